@@ -1,0 +1,1 @@
+"""Faster long-context LLM decoding with the same output."""

@@ -1,0 +1,37 @@
+"""Who proposes tokens: one drafter per file, named after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+
+from glimpse.registry import Registry
+from glimpse.types import Draft, Runner, Sequence
+
+Propose = Callable[[Sequence, Draft, Tensor], "tuple[int, Tensor | None]"]
+"""``(sequence, draft so far, logits [vocab_size]) -> (token id, the law it was sampled from)``."""
+KeepDrafting = Callable[[Sequence, Draft], bool]
+
+
+class Drafter(Protocol):
+    """Proposes tokens. It leaves the target's dense KV and statistics as it found them."""
+
+    uses_view: ClassVar[bool]
+    """Whether it reads the glimpse, so that a selection means something to it."""
+
+    def draft(
+        self,
+        runner: Runner,
+        sequences: SequenceOf[Sequence],
+        caps: SequenceOf[int],
+        propose: Propose,
+        keep_drafting: KeepDrafting,
+    ) -> list[Draft]:
+        """At most ``caps[i]`` (at least 1) tokens for each sequence, fewer if told to stop."""
+
+
+drafters: Registry[Drafter] = Registry("drafter")
+drafters.discover(__name__)

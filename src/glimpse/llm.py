@@ -1,0 +1,232 @@
+"""``LLM``: a model, ready to generate. One generator, ``stream``, feeds everything else."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from glimpse import models, runners
+from glimpse.config import Method, SamplingParams
+from glimpse.costs import CostModel
+from glimpse.engine import Engine
+from glimpse.methods import check_runner, get_method
+from glimpse.prefix import PrefixCache
+from glimpse.stats import Stats, repetition
+from glimpse.types import FinishReason, Progress, Sequence, TokenLogprobs
+
+Prompt = str | SequenceOf[int]
+"""Text, or token ids."""
+
+
+class Message(TypedDict):
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generated text. ``seed`` reproduces it; ``finish_reason`` is None while it is running."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None
+    seed: int
+    logprobs: list[TokenLogprobs]
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a round added to one text: ``index`` counts prompts, ``choice`` the texts of a prompt."""
+
+    index: int
+    choice: int
+    text: str
+    """New text, whole characters only."""
+    token_ids: list[int]
+    num_accepted: int
+    """How many of the new tokens were drafted."""
+    sequence: Sequence
+
+    @property
+    def generation(self) -> Generation:
+        """All of the text so far."""
+        sequence = self.sequence
+        return Generation(
+            sequence.text,
+            sequence.output_ids,
+            sequence.finish_reason,
+            sequence.stop_reason,
+            sequence.seed,
+            sequence.logprobs,
+            sequence.stats,
+        )
+
+
+@dataclass(frozen=True)
+class _Request:
+    index: int
+    choice: int
+    prompt_ids: list[int]
+    seed: int
+
+
+class LLM:
+    """A model with its tokenizer, runner and engine.
+
+    >>> llm = LLM("smollm2-135m")
+    >>> llm.generate("The capital of France is", max_tokens=8)[0].text
+
+    ``model`` is a built-in alias, a hub id, a folder or a ``.gguf`` file. Raises ModelError where it
+    cannot be had or is not supported, ValueError for options that are not valid.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2-135m",
+        *,
+        runner: str = "auto",
+        method: str | Method = "sparsespec-l",
+        device: str | None = None,
+        dtype: str | None = None,
+        max_num_seqs: int = 8,
+        prefix_capacity: int = 1,
+        costs: CostModel | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}: must be at least 1")
+        self.method = get_method(method) if isinstance(method, str) else method
+        runner_name = runners.choose(runner)
+        check_runner(self.method, runner_name, runners.capabilities(runner_name))
+        self.files = models.resolve(model, progress=progress)
+        self.tokenizer = models.load_tokenizer(self.files)
+        self.defaults = models.load_generation_defaults(self.files)
+        self.runner = runners.load_runner(runner_name, self.files, device=device, dtype=dtype)
+        self.engine = Engine(self.runner, self.tokenizer.decode, costs)
+        self.max_num_seqs = max_num_seqs
+        self._prefixes = PrefixCache(self.runner, prefix_capacity)
+
+    def sampling_params(self, **overrides: Any) -> SamplingParams:
+        """The model's own generation defaults with ``overrides`` on top."""
+        return SamplingParams(**{**self.defaults.sampling, **overrides})
+
+    def generate(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        method: str | Method | None = None,
+        progress: Progress | None = None,
+        **overrides: Any,
+    ) -> list[Generation]:
+        """Generate for one prompt or many; ``params.n`` texts for each, in order.
+
+        Without ``params`` the model's own defaults hold, with ``overrides`` (fields of
+        SamplingParams) on top. Raises ValueError for an empty or over-long prompt.
+        """
+        last: dict[tuple[int, int], Event] = {}
+        for event in self.stream(prompts, params, method=method, progress=progress, **overrides):
+            last[event.index, event.choice] = event
+        return [last[key].generation for key in sorted(last)]
+
+    def chat(
+        self, messages: SequenceOf[Message], params: SamplingParams | None = None, **options: Any
+    ) -> Generation:
+        """Answer a conversation; what it shares with the one before is not read again."""
+        return self.generate([self.render(messages)], params, **options)[0]
+
+    def render(self, messages: SequenceOf[Message]) -> list[int]:
+        """A conversation as token ids, by the model's chat template, ready for the answer."""
+        return self.tokenizer.chat(list(messages))
+
+    def stream(
+        self,
+        prompts: Prompt | SequenceOf[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        method: str | Method | None = None,
+        progress: Progress | None = None,
+        **overrides: Any,
+    ) -> Iterator[Event]:
+        """As ``generate``, yielding after every round; closing the iterator ends all texts."""
+        if params is None:
+            params = self.sampling_params(**overrides)
+        elif overrides:
+            params = params.replace(**overrides)
+        chosen = self.method if method is None else method
+        if isinstance(chosen, str):
+            chosen = get_method(chosen)
+        check_runner(chosen, self.runner.name, self.runner.capabilities)
+        requests = deque(self._requests(prompts, params))
+        return self._run(requests, params, chosen, progress)
+
+    def _run(
+        self,
+        requests: deque[_Request],
+        params: SamplingParams,
+        method: Method,
+        progress: Progress | None,
+    ) -> Iterator[Event]:
+        """Continuous batching: requests join as others end."""
+        running: dict[Sequence, _Request] = {}
+        try:
+            while requests or running:
+                while requests and len(running) < self.max_num_seqs:
+                    request = requests.popleft()
+                    running[self._open(request, params, method, list(running), progress)] = request
+                for outcome in self.engine.round(list(running)):
+                    sequence = outcome.sequence
+                    request = running[sequence]
+                    if sequence.is_finished:
+                        sequence.stats.repetition = repetition(sequence.output_ids)
+                        self._prefixes.put(sequence)
+                        del running[sequence]
+                    yield Event(
+                        request.index,
+                        request.choice,
+                        outcome.text,
+                        sequence.token_ids[-outcome.num_committed :],
+                        min(outcome.num_accepted, outcome.num_committed),
+                        sequence,
+                    )
+        finally:
+            for sequence in running:
+                sequence.finish_reason = "abort"
+                sequence.stats.repetition = repetition(sequence.output_ids)
+                self._prefixes.put(sequence)
+
+    def _open(
+        self,
+        request: _Request,
+        params: SamplingParams,
+        method: Method,
+        running: list[Sequence],
+        progress: Progress | None,
+    ) -> Sequence:
+        statistics = self.engine.statistics(method)
+        return self.engine.open(
+            request.prompt_ids,
+            params,
+            method,
+            seed=request.seed,
+            choice=request.choice,
+            eos_token_ids=self.defaults.eos_token_ids,
+            handle=self._prefixes.take(request.prompt_ids, statistics, running),
+            progress=progress,
+        )
+
+    def _requests(
+        self, prompts: Prompt | SequenceOf[Prompt], params: SamplingParams
+    ) -> Iterator[_Request]:
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        seed = secrets.randbits(63) if params.seed is None else params.seed
+        for index, prompt in enumerate([prompts] if single else prompts):
+            prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            for choice in range(params.n):
+                yield _Request(index, choice, prompt_ids, seed)
