@@ -46,7 +46,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Method:
-    """A named combination of plugins, each as ``"name:key=value,..."``; hashable, so it is a key."""
+    """A named combination of plugins, each as ``"name:key=value,..."``."""
 
     name: str
     drafter: str | None = None

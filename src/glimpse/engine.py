@@ -7,13 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from itertools import pairwise
 
 from torch import Tensor
 
 from glimpse import methods, stopping
 from glimpse.acceptance import Acceptance, acceptances, default_acceptance
 from glimpse.config import Method, SamplingParams
+from glimpse.controllers import Controller
 from glimpse.costs import CostModel
+from glimpse.drafters import KeepDrafting, Proposal
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -34,8 +37,8 @@ PREFILL_CHUNK = 512
 class Engine:
     """Drives a runner: opens sequences, and moves any set of them on by one round at a time.
 
-    Between rounds the runner holds KV for all tokens of a sequence but the last. An exception inside
-    a round, Ctrl-C included, leaves the KV and the tokens as they were before it.
+    Between rounds the runner holds KV for all tokens of a sequence but the last. An exception
+    inside a round, Ctrl-C included, leaves the KV and the tokens as they were before it.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Engine:
         self._plugins: dict[Method, Plugins] = {}
         self._rules: dict[str, Acceptance] = {}
         self._seconds: Counter[str] = Counter()
+        self._view_size = 0
 
     def round(self, sequences: SequenceOf[Sequence]) -> list[Outcome]:
         """Move every sequence on by one round: at least one token each."""
         started = time.perf_counter()
         self._seconds.clear()
+        self._view_size = 0
         try:
             caps = self._plan(sequences)
             drafts = self._draft(sequences, caps)
@@ -66,6 +71,7 @@ class Engine:
             raise
         outcomes = self._commit(sequences, drafts, logits, accepted)
         self._learn(outcomes, time.perf_counter() - started)
+        self._count(outcomes, time.perf_counter() - started)
         return outcomes
 
     # --------------------------------------------------------------------------------- the verbs
@@ -73,7 +79,7 @@ class Engine:
     def _plan(self, sequences: SequenceOf[Sequence]) -> list[int]:
         """A cap on the draft length of each sequence, no longer than what it may still emit."""
         caps = [0] * len(sequences)
-        with self._timed("plan"):
+        with self._timed("control"):
             for plugins, members in self._by_method(sequences):
                 # The first token comes from a plain round: it should not wait for a draft.
                 drafting = [i for i in members if sequences[i].num_output_tokens > 0]
@@ -97,20 +103,21 @@ class Engine:
                     for sequence in chosen:
                         spec = plugins.selection.select(self.runner, sequence)
                         self.runner.refresh(sequence.handle, spec)
+                        self._view_size += spec.budget
             with self._timed("draft"):
                 proposed = plugins.drafter.draft(
                     self.runner,
                     chosen,
                     [caps[i] for i in drafting],
-                    lambda sequence, draft, row: self._rule(sequence).propose(sequence, draft, row),
-                    plugins.controller.keep_drafting,
+                    self._propose,
+                    self._keep_drafting(plugins.controller),
                 )
             for i, draft in zip(drafting, proposed, strict=True):
                 drafts[i] = draft
         return drafts
 
     def _verify(self, sequences: SequenceOf[Sequence], drafts: list[Draft]) -> list[Tensor]:
-        """One dense pass over the last token and the draft of every sequence; logits of all rows."""
+        """One dense pass over the last token and the draft of every sequence: logits of all."""
         batch = RaggedBatch(
             [
                 Segment(
@@ -127,7 +134,7 @@ class Engine:
         with self._timed("verify"):
             logits = self.runner.forward(batch).logits
         edges = batch.cu_logits
-        return [logits[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        return [logits[start:end] for start, end in pairwise(edges)]
 
     def _accept(
         self, sequences: SequenceOf[Sequence], drafts: list[Draft], logits: list[Tensor]
@@ -152,6 +159,7 @@ class Engine:
             for sequence, draft, rows, tokens in zip(
                 sequences, drafts, logits, accepted, strict=True
             ):
+                old = len(sequence.text)
                 kept = stopping.cut(sequence, tokens, self._decode, self.runner.config.max_seq_len)
                 if sequence.params.logprobs is not None:
                     sequence.logprobs += [
@@ -160,10 +168,53 @@ class Engine:
                     ]
                 sequence.token_ids += kept
                 self.runner.truncate(sequence.handle, len(sequence.token_ids) - 1)
-                outcomes.append(Outcome(sequence, draft, len(tokens) - 1, len(kept)))
+                text = sequence.text[old:]
+                outcomes.append(Outcome(sequence, draft, len(tokens) - 1, len(kept), text))
         return outcomes
 
     # ------------------------------------------------------------------------------ sequences
+
+    def read(
+        self,
+        prompt_ids: SequenceOf[int],
+        statistics: Statistics,
+        *,
+        handle: int | None = None,
+        capacity: int = 0,
+        progress: Progress | None = None,
+    ) -> int:
+        """Prefill: KV of all of a prompt but its last token, which the first round reads.
+
+        ``handle`` is KV that already holds a beginning of this prompt: only the rest is read.
+        Raises ValueError for an empty prompt or one beyond the context.
+        """
+        limit = self.runner.config.max_seq_len
+        if not prompt_ids:
+            raise ValueError("the prompt is empty: it must have at least one token")
+        if len(prompt_ids) >= limit:
+            raise ValueError(
+                f"the prompt has {len(prompt_ids)} tokens: {len(prompt_ids) - limit + 1} more than "
+                f"fit into the model's context of {limit} with room for an answer"
+            )
+        if handle is None:
+            handle = self.runner.open(max(capacity, len(prompt_ids)), statistics)
+        try:
+            self._prefill(handle, prompt_ids[:-1], progress)
+        except BaseException:
+            self.runner.close(handle)
+            raise
+        return handle
+
+    def _prefill(self, handle: int, token_ids: SequenceOf[int], progress: Progress | None) -> None:
+        """Read in chunks; their edges lie at absolute multiples of the chunk size."""
+        start = self.runner.length(handle)
+        while start < len(token_ids):
+            stop = min(len(token_ids), (start // PREFILL_CHUNK + 1) * PREFILL_CHUNK)
+            chunk = Segment(handle, token_ids[start:stop], num_logits=0)
+            self.runner.forward(RaggedBatch([chunk]))
+            start = stop
+            if progress is not None:
+                progress(stop, len(token_ids))
 
     def open(
         self,
@@ -177,34 +228,27 @@ class Engine:
         handle: int | None = None,
         progress: Progress | None = None,
     ) -> Sequence:
-        """Read a prompt and return its sequence, ready for rounds.
-
-        ``handle`` is KV that already holds a beginning of this prompt (a fork, or that of an earlier
-        prompt cut back): only the rest is read. Raises ValueError for an empty prompt, one beyond
-        the context, or an acceptance rule that does not fit ``params``.
-        """
-        limit = self.runner.config.max_seq_len
-        if not prompt_ids:
-            raise ValueError("the prompt is empty: it must have at least one token")
-        if len(prompt_ids) >= limit:
-            raise ValueError(
-                f"the prompt has {len(prompt_ids)} tokens: {len(prompt_ids) - limit + 1} more than "
-                f"the model's context of {limit} leaves room for"
-            )
+        """Read a prompt and return its sequence; ``handle`` is as for ``read``."""
         started = time.perf_counter()
-        if handle is None:
-            capacity = min(limit, len(prompt_ids) + params.max_tokens)
-            handle = self.runner.open(capacity, self._live(method).statistics)
-        acceptance = default_acceptance(params) if method.acceptance == "auto" else method.acceptance
+        acceptance = method.acceptance
+        if acceptance == "auto":
+            acceptance = default_acceptance(params)
+        capacity = min(self.runner.config.max_seq_len, len(prompt_ids) + params.max_tokens)
+        statistics = self.statistics(method)
+        handle = self.read(
+            prompt_ids, statistics, handle=handle, capacity=capacity, progress=progress
+        )
         sequence = Sequence(
-            handle, list(prompt_ids), len(prompt_ids), params, method, acceptance, seed, choice,
-            eos_token_ids,
-        )  # fmt: skip
-        try:
-            self._prefill(sequence, progress)
-        except BaseException:
-            self.runner.close(handle)
-            raise
+            handle=handle,
+            token_ids=list(prompt_ids),
+            num_prompt_tokens=len(prompt_ids),
+            params=params,
+            method=method,
+            acceptance=acceptance,
+            seed=seed,
+            choice=choice,
+            eos_token_ids=eos_token_ids,
+        )
         sequence.stats.runner = self.runner.name
         sequence.stats.method = method.name
         sequence.stats.prompt_tokens = len(prompt_ids)
@@ -215,22 +259,6 @@ class Engine:
         """What a runner must record for a method."""
         return self._live(method).statistics
 
-    def close(self, sequence: Sequence) -> None:
-        """Free a sequence's KV."""
-        self.runner.close(sequence.handle)
-
-    def _prefill(self, sequence: Sequence, progress: Progress | None) -> None:
-        """Fill the KV with all of the prompt but its last token, which the first round reads."""
-        end = sequence.num_prompt_tokens - 1
-        start = self.runner.length(sequence.handle)
-        while start < end:
-            stop = min(end, (start // PREFILL_CHUNK + 1) * PREFILL_CHUNK)
-            chunk = Segment(sequence.handle, sequence.token_ids[start:stop], num_logits=0)
-            self.runner.forward(RaggedBatch([chunk]))
-            start = stop
-            if progress is not None:
-                progress(stop, end)
-
     # ---------------------------------------------------------------------------------- helpers
 
     def _room(self, sequence: Sequence) -> int:
@@ -239,9 +267,48 @@ class Engine:
         return min(sequence.params.max_tokens - sequence.num_output_tokens, context)
 
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
-        """Let costs, controllers and statistics take note of the round."""
-        self._seconds["total"] = seconds
-        ...
+        """Let the cost model and the controllers take note of the round."""
+        num_drafted = sum(len(outcome.draft) for outcome in outcomes)
+        with self._timed("control"):
+            if num_drafted:
+                num_steps = max(len(outcome.draft) for outcome in outcomes)
+                # Sequences leave a draft one by one: an average step has this many in it.
+                batch = max(1, round(num_drafted / num_steps))
+                self.costs.observe_draft(batch, self._view_size, self._seconds["draft"] / num_steps)
+            context = sum(self.runner.length(outcome.sequence.handle) for outcome in outcomes)
+            self.costs.observe_verify(
+                num_drafted + len(outcomes), len(outcomes), context, self._seconds["verify"]
+            )
+            self.costs.observe_round(num_drafted > 0, seconds)
+            for plugins, members in self._by_method([outcome.sequence for outcome in outcomes]):
+                if plugins.drafter is not None:
+                    plugins.controller.learn([outcomes[i] for i in members], seconds)
+
+    def _count(self, outcomes: list[Outcome], seconds: float) -> None:
+        """Enter the round into the statistics of its sequences."""
+        for outcome in outcomes:
+            stats = outcome.sequence.stats
+            stats.rounds += 1
+            stats.drafted += len(outcome.draft)
+            stats.accepted += outcome.num_accepted
+            stats.draft_lengths[len(outcome.draft)] += 1
+            stats.generated_tokens += outcome.num_committed
+            stats.decode_s += seconds
+            stats.seconds.update(self._seconds)
+            if stats.rounds == 1:
+                stats.ttft_s = stats.prefill_s + seconds
+
+    def _propose(self, sequence: Sequence, draft: Draft, logits: Tensor) -> Proposal:
+        return self._rule(sequence).propose(sequence, draft, logits)
+
+    def _keep_drafting(self, controller: Controller) -> KeepDrafting:
+        """The controller's decision, with its time on its own account."""
+
+        def keep_drafting(sequence: Sequence, draft: Draft) -> bool:
+            with self._timed("control"):
+                return controller.keep_drafting(sequence, draft)
+
+        return keep_drafting
 
     def _live(self, method: Method) -> Plugins:
         if method not in self._plugins:

@@ -16,7 +16,8 @@ from glimpse.engine import Engine
 from glimpse.methods import check_runner, get_method
 from glimpse.prefix import PrefixCache
 from glimpse.stats import Stats, repetition
-from glimpse.types import FinishReason, Progress, Sequence, TokenLogprobs
+from glimpse.stopping import finish
+from glimpse.types import FinishReason, Progress, Sequence, Statistics, TokenLogprobs
 
 Prompt = str | SequenceOf[int]
 """Text, or token ids."""
@@ -42,7 +43,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Event:
-    """What a round added to one text: ``index`` counts prompts, ``choice`` the texts of a prompt."""
+    """What a round added to a text: ``index`` counts prompts, ``choice`` texts of a prompt."""
 
     index: int
     choice: int
@@ -82,7 +83,7 @@ class LLM:
     >>> llm = LLM("smollm2-135m")
     >>> llm.generate("The capital of France is", max_tokens=8)[0].text
 
-    ``model`` is a built-in alias, a hub id, a folder or a ``.gguf`` file. Raises ModelError where it
+    ``model`` is an alias, a hub id, a folder or a ``.gguf`` file. Raises ModelError where it
     cannot be had or is not supported, ValueError for options that are not valid.
     """
 
@@ -110,7 +111,7 @@ class LLM:
         self.runner = runners.load_runner(runner_name, self.files, device=device, dtype=dtype)
         self.engine = Engine(self.runner, self.tokenizer.decode, costs)
         self.max_num_seqs = max_num_seqs
-        self._prefixes = PrefixCache(self.runner, prefix_capacity)
+        self.prefixes = PrefixCache(self.runner, prefix_capacity)
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """The model's own generation defaults with ``overrides`` on top."""
@@ -166,6 +167,20 @@ class LLM:
         requests = deque(self._requests(prompts, params))
         return self._run(requests, params, chosen, progress)
 
+    def read(
+        self,
+        prompt_ids: SequenceOf[int],
+        statistics: Statistics | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Read a prompt ahead; its KV is for ``runner.fork``, ``prefixes.put`` or ``close``.
+
+        ``statistics`` defaults to what the LLM's method records.
+        """
+        statistics = statistics or self.engine.statistics(self.method)
+        handle = self.prefixes.take(prompt_ids, statistics, [])
+        return self.engine.read(prompt_ids, statistics, handle=handle, progress=progress)
+
     def _run(
         self,
         requests: deque[_Request],
@@ -184,9 +199,8 @@ class LLM:
                     sequence = outcome.sequence
                     request = running[sequence]
                     if sequence.is_finished:
-                        sequence.stats.repetition = repetition(sequence.output_ids)
-                        self._prefixes.put(sequence)
                         del running[sequence]
+                        self._retire(sequence)
                     yield Event(
                         request.index,
                         request.choice,
@@ -197,9 +211,12 @@ class LLM:
                     )
         finally:
             for sequence in running:
-                sequence.finish_reason = "abort"
-                sequence.stats.repetition = repetition(sequence.output_ids)
-                self._prefixes.put(sequence)
+                finish(sequence, "abort")
+                self._retire(sequence)
+
+    def _retire(self, sequence: Sequence) -> None:
+        sequence.stats.repetition = repetition(sequence.output_ids)
+        self.prefixes.put(sequence.handle, sequence.token_ids)
 
     def _open(
         self,
@@ -217,7 +234,7 @@ class LLM:
             seed=request.seed,
             choice=request.choice,
             eos_token_ids=self.defaults.eos_token_ids,
-            handle=self._prefixes.take(request.prompt_ids, statistics, running),
+            handle=self.prefixes.take(request.prompt_ids, statistics, running),
             progress=progress,
         )
 

@@ -62,7 +62,7 @@ def get_method(
     acceptance: str | None = None,
     budget: float | None = None,
 ) -> Method:
-    """A method of the table, with the parts that are given replaced. ValueError if they don't fit."""
+    """A method of the table with the given parts replaced; ValueError if they do not fit."""
     if name not in METHODS:
         raise ValueError(f"unknown method {name!r}; valid: {', '.join(METHODS)}")
     method = METHODS[name]
@@ -91,7 +91,9 @@ def build(method: Method) -> Plugins:
         raise ValueError(f"method {method.name!r} drafts nothing: controller has no effect")
     uses_view = drafter is not None and drafter.uses_view
     if uses_view and selection is None:
-        raise ValueError(f"drafter {method.drafter!r} needs a selection; valid: {selections.names()}")
+        raise ValueError(
+            f"drafter {method.drafter!r} needs a selection; valid: {selections.names()}"
+        )
     if selection is not None and not uses_view:
         raise ValueError(f"drafter {method.drafter!r} uses no view: selection has no effect")
     return Plugins(drafter, selection, controllers.build(method.controller))

@@ -29,17 +29,21 @@ class PrefixCache:
     def take(
         self, prompt_ids: SequenceOf[int], statistics: Statistics, running: SequenceOf[Sequence]
     ) -> int | None:
-        """KV holding a beginning of the prompt, or None: from a kept text, or forked off a running one.
+        """KV with a beginning of the prompt, or None: of a kept text, or a running one's fork.
 
         The last ``window`` shared positions are left out, to be read again: attention statistics
         come from the queries of the last tokens, and so equal those of a cold start.
         """
-        kept = [(common_length(tokens, prompt_ids), tokens, handle) for handle, tokens in self._texts]
+        kept = [
+            (common_length(tokens, prompt_ids), tokens, handle) for handle, tokens in self._texts
+        ]
         live = [
             (common_length(sequence.token_ids[:-1], prompt_ids), None, sequence.handle)
             for sequence in running
         ]
-        shared, tokens, handle = max([*kept, *live], key=lambda found: found[0], default=(0, None, 0))
+        shared, tokens, handle = max(
+            [*kept, *live], key=lambda found: found[0], default=(0, None, 0)
+        )
         length = min(shared, len(prompt_ids) - 1) - statistics.window
         if length <= 0:
             return None
@@ -49,10 +53,9 @@ class PrefixCache:
             self._runner.close(handle)
         return fork
 
-    def put(self, sequence: Sequence) -> None:
-        """Take over the KV of a sequence that has ended."""
-        length = self._runner.length(sequence.handle)
-        self._texts.append((sequence.handle, sequence.token_ids[:length]))
+    def put(self, handle: int, token_ids: SequenceOf[int]) -> None:
+        """Take over KV that nobody needs any more; it holds a beginning of ``token_ids``."""
+        self._texts.append((handle, list(token_ids[: self._runner.length(handle)])))
         while len(self._texts) > self.capacity:
             self._runner.close(self._texts.pop(0)[0])
 

@@ -31,7 +31,20 @@ class Stats:
     draft_lengths: Counter[int] = field(default_factory=Counter)
     """How many rounds drafted k tokens, by k."""
     seconds: Counter[str] = field(default_factory=Counter)
-    """Wall time of the rounds by part: plan, refresh, draft, verify, accept, commit."""
+    """Wall time of the rounds by part: control, refresh, draft, verify, accept, commit. ``control``
+    is the controller's own work; what of it falls inside a draft is counted in both."""
+
+    def __add__(self, other: Stats) -> Stats:
+        """Pooled over texts: counts and seconds add up, repetition is weighted by tokens."""
+        pooled = Stats(self.runner, self.method)
+        for name in ("prompt_tokens", "generated_tokens", "ttft_s", "prefill_s", "decode_s",
+                     "rounds", "drafted", "accepted", "draft_lengths", "seconds"):  # fmt: skip
+            setattr(pooled, name, getattr(self, name) + getattr(other, name))
+        repeats = (
+            self.repetition * self.generated_tokens + other.repetition * other.generated_tokens
+        )
+        pooled.repetition = repeats / max(1, pooled.generated_tokens)
+        return pooled
 
     @property
     def acceptance_rate(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal, Protocol
 
@@ -40,6 +41,8 @@ class Sequence:
     """The token id or the string that stopped it, where one did."""
     text: str = ""
     """Text of the output so far, cut before a stop string. Filled by the engine."""
+    output_text: object = None
+    """The state behind ``text`` while tokens arrive; belongs to ``stopping``."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
     rng: np.random.Generator = field(init=False)
@@ -47,6 +50,11 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.rng = np.random.Generator(np.random.Philox(key=[self.seed, self.choice]))
+
+    @cached_property
+    def prompt_token_set(self) -> frozenset[int]:
+        """The different tokens of the prompt, for the repetition penalty."""
+        return frozenset(self.token_ids[: self.num_prompt_tokens])
 
     @property
     def output_ids(self) -> list[int]:
@@ -182,6 +190,8 @@ class Outcome:
     draft: Draft
     num_accepted: int
     num_committed: int
+    text: str
+    """What the committed tokens add to the sequence's text."""
 
 
 # -------------------------------------------------------------------------------------- runner

@@ -11,8 +11,10 @@ from torch import Tensor
 from glimpse.registry import Registry
 from glimpse.types import Draft, Runner, Sequence
 
-Propose = Callable[[Sequence, Draft, Tensor], "tuple[int, Tensor | None]"]
-"""``(sequence, draft so far, logits [vocab_size]) -> (token id, the law it was sampled from)``."""
+Proposal = tuple[int, Tensor | None]
+"""A token id and, for rejection sampling, the log-probabilities it was sampled from."""
+Propose = Callable[[Sequence, Draft, Tensor], Proposal]
+"""Chooses the token that follows a draft, given the drafter's logits [vocab_size]."""
 KeepDrafting = Callable[[Sequence, Draft], bool]
 
 

@@ -29,7 +29,9 @@ class SparseSelf(Drafter):
         drafts = [Draft() for _ in sequences]
         active = list(zip(sequences, drafts, caps, strict=True))
         while active:
-            batch = RaggedBatch([Segment(seq.handle, [_last(seq, draft)]) for seq, draft, _ in active])
+            batch = RaggedBatch(
+                [Segment(seq.handle, [_last(seq, draft)]) for seq, draft, _ in active]
+            )
             logits = runner.forward(batch, GLIMPSE).logits
             for (sequence, draft, _), row in zip(active, logits, strict=True):
                 token_id, log_probs = propose(sequence, draft, row)

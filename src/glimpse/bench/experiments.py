@@ -1,0 +1,138 @@
+"""The experiments on the default model: what is run, stated before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from glimpse.bench.harness import Run, make_engines, side_by_side, with_baseline
+from glimpse.bench.workloads import LANGUAGE_REFERENCE, Example, prompt
+from glimpse.config import Method
+from glimpse.llm import LLM
+from glimpse.methods import get_method
+from glimpse.types import Progress
+
+BUDGET = 0.1
+FIXED_K = (1, 2, 3, 4, 6, 8)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Methods that are compared under the same sampling."""
+
+    name: str
+    methods: Mapping[str, Method]
+    sampling: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Conditions, each run on every example: ``num_tokens`` of document and a question."""
+
+    name: str
+    question: str
+    """What it is to find out."""
+    conditions: tuple[Condition, ...]
+    examples: tuple[Example, ...] = LANGUAGE_REFERENCE
+    num_tokens: int = 7500
+    max_tokens: int = 96
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, and where in its experiment it belongs."""
+
+    condition: str
+    example: str
+    run: Run
+
+
+def sparse_self(selection: str, controller: str, acceptance: str = "auto") -> Method:
+    """SparseSpec-L with another selection or controller."""
+    return get_method(
+        "sparsespec-l",
+        selection=f"{selection}:budget={BUDGET}",
+        controller=controller,
+        acceptance=acceptance,
+    )
+
+
+def _acceptance_arms(ks: tuple[int, ...], acceptance: str = "auto") -> dict[str, Method]:
+    return {
+        f"{selection} k={k}": sparse_self(selection, f"fixed:k={k}", acceptance)
+        for selection in ("verification", "streaming")
+        for k in ks
+    }
+
+
+ACCEPTANCE = Experiment(
+    "acceptance",
+    "How many drafted tokens are accepted at a fixed draft length, greedy and sampled?",
+    (
+        Condition("greedy", _acceptance_arms((4, 8)), {"temperature": 0.0}),
+        *(
+            Condition(
+                f"T={temperature} {rule}",
+                _acceptance_arms((4,), rule),
+                {"temperature": temperature, "seed": 0},
+            )
+            for temperature in (0.8, 1.0)
+            for rule in ("coupled", "rejection")
+        ),
+    ),
+)
+
+CONTROLLER = Experiment(
+    "controller",
+    "Does the controller reach the best fixed draft length, and what does it cost?",
+    (
+        Condition(
+            "greedy",
+            {
+                "online": sparse_self("verification", "efficiency"),
+                "paper": sparse_self("verification", "efficiency:calibration=paper"),
+                **{f"k={k}": sparse_self("verification", f"fixed:k={k}") for k in FIXED_K},
+            },
+            {"temperature": 0.0},
+        ),
+    ),
+    repeats=3,
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER)}
+
+
+def run(
+    experiment: Experiment,
+    llm: LLM,
+    progress: Progress | None = None,
+    reading: Progress | None = None,
+) -> list[Result]:
+    """Run an experiment; within a condition, methods keep what they learn from text to text."""
+    results: list[Result] = []
+    arms = {condition.name: with_baseline(condition.methods) for condition in experiment.conditions}
+    engines = {name: make_engines(llm, methods) for name, methods in arms.items()}
+    total = len(experiment.examples) * experiment.repeats * sum(map(len, arms.values()))
+    for example in experiment.examples:
+        prompt_ids = prompt(example, llm.tokenizer, experiment.num_tokens)
+        for condition in experiment.conditions:
+            params = llm.sampling_params(
+                max_tokens=experiment.max_tokens,
+                min_tokens=experiment.max_tokens,
+                **condition.sampling,
+            )
+            runs = side_by_side(
+                llm,
+                [prompt_ids],
+                arms[condition.name],
+                params,
+                repeats=experiment.repeats,
+                engines=engines[condition.name],
+                reading=reading,
+            )
+            results += [Result(condition.name, example.name, run) for run in runs]
+            if progress is not None:
+                progress(len(results), total)
+    return results

@@ -1,0 +1,119 @@
+"""Options that several commands share, each defined once, and what they turn into."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from glimpse.config import Method
+from glimpse.costs import CostModel
+from glimpse.llm import LLM
+from glimpse.methods import check_runner
+from glimpse.types import Progress as ProgressCallback
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="Alias, hub id, folder or .gguf file.", metavar="MODEL")
+]
+Runner = Annotated[str, typer.Option(help="auto or torch.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")]
+MethodName = Annotated[str, typer.Option("--method", help="See `glimpse methods`.")]
+Prompt = Annotated[str | None, typer.Option(help="Text to continue, as it is.")]
+File = Annotated[Path | None, typer.Option("--file", help="A document to ask about (UTF-8).")]
+MaxTokens = Annotated[int, typer.Option(help="Tokens to generate at most.")]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 is greedy; the default is the model's own.")
+]
+Seed = Annotated[int | None, typer.Option(help="Reproduces a sampled text; drawn if not given.")]
+Selection = Annotated[str | None, typer.Option(help="Selection spec, e.g. streaming:budget=0.05.")]
+Controller = Annotated[str | None, typer.Option(help="Controller spec, e.g. fixed:k=4.")]
+Acceptance = Annotated[str | None, typer.Option(help="auto, greedy, coupled or rejection.")]
+Budget = Annotated[float | None, typer.Option(help="Share of the KV that the draft sees.")]
+CostTable = Annotated[
+    Path | None,
+    typer.Option(help="Costs measured before: pinned if the file exists, else saved to it."),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object as the last line of stdout.")]
+
+console = Console(stderr=True)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[ProgressCallback]:
+    """A progress bar on standard error that appears with the first step of the work."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, visible=False)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        yield update
+
+
+def load(model: str, cost_table: Path | None = None, **options: Any) -> LLM:
+    """Load a model, showing what is fetched."""
+    costs = CostModel.load(cost_table) if cost_table and cost_table.exists() else None
+    with console.status(f"loading {model}"), progress_bar("fetching") as progress:
+        return LLM(model, costs=costs, progress=progress, **options)
+
+
+def save_costs(llm: LLM, cost_table: Path | None) -> None:
+    """Keep the measured costs where a pinned table was asked for and did not exist."""
+    if cost_table is not None and not cost_table.exists():
+        llm.engine.costs.save(cost_table)
+
+
+def check(llm: LLM, method: Method) -> None:
+    """Raise ValueError if the loaded runner cannot do what a method needs."""
+    check_runner(method, llm.runner.name, llm.runner.capabilities)
+
+
+def read_document(path: Path) -> str:
+    """A document's text. ValueError if it is not UTF-8, OSError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.object[error.start]:#04x} at offset {error.start}"
+        raise ValueError(f"{path} is not UTF-8 text ({byte}): convert it first") from None
+
+
+def text_of(prompt: str | None, file: Path | None, ask: str | None) -> str:
+    """What the model shall read: ``prompt`` as it is, or a document, a question, or both."""
+    if prompt is not None:
+        if ask is not None or file is not None:
+            raise ValueError("--prompt is taken as it is: not together with --ask or --file")
+        return prompt
+    if file is None and ask is None:
+        raise ValueError("nothing to do: give --prompt, --ask, or --file with or without --ask")
+    document = read_document(file) if file else ""
+    return document if ask is None else question_about(document, ask)
+
+
+def token_ids(llm: LLM, text: str, *, is_chat: bool) -> list[int]:
+    """The text as a user's message in the model's chat template, or as it is."""
+    return (
+        llm.render([{"role": "user", "content": text}]) if is_chat else llm.tokenizer.encode(text)
+    )
+
+
+def question_about(document: str, question: str) -> str:
+    """A user message: the document first, so that several questions share its KV."""
+    return f"{document.strip()}\n\n{question.strip()}"
+
+
+def print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")

@@ -1,0 +1,27 @@
+"""Find and read models: a built-in alias, a hub id, a local folder or a GGUF file.
+
+Everything that is wrong with a model is a ``ModelError`` of one line. Nothing here runs a model.
+"""
+
+from glimpse.models.config import load_config
+from glimpse.models.errors import ModelError
+from glimpse.models.fetch import ALIASES, cache_folder
+from glimpse.models.files import ModelFiles, resolve
+from glimpse.models.generation import GenerationDefaults, load_generation_defaults
+from glimpse.models.tensors import read_tensors, tensor_shapes
+from glimpse.models.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = [
+    "ALIASES",
+    "GenerationDefaults",
+    "ModelError",
+    "ModelFiles",
+    "Tokenizer",
+    "cache_folder",
+    "load_config",
+    "load_generation_defaults",
+    "load_tokenizer",
+    "read_tensors",
+    "resolve",
+    "tensor_shapes",
+]

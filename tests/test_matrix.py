@@ -1,0 +1,134 @@
+"""Every selection x controller x acceptance, from the registries: the text is plain decoding's.
+
+On tiny random models in float64, where rounding is no excuse. Budgets are so small that drafts are
+rejected, and that they were is asserted.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from glimpse.config import Method, SamplingParams
+from glimpse.controllers import controllers
+from glimpse.drafters import drafters
+from glimpse.engine import Engine
+from glimpse.selection import selections
+from glimpse.types import Runner, Sequence
+from tests.tiny import PLAIN, decode, prompts, tiny_runner
+
+SMALL = {"budget": 0.05, "min_budget": 6, "sink_size": 1, "recent_size": 3, "window": 4}
+LENGTHS = (33, 7, 64, 20)
+GREEDY = SamplingParams(max_tokens=24)
+SAMPLED = SamplingParams(max_tokens=24, temperature=1.0)
+
+
+def spec(selection: str) -> str:
+    """The selection with a tiny budget, where it has one."""
+    valid = selections.options(selection)
+    chosen = [f"{key}={value}" for key, value in SMALL.items() if key in valid]
+    return f"{selection}:{','.join(chosen)}" if chosen else selection
+
+
+SELF_DRAFTERS = [name for name in drafters.names() if drafters.get(name).uses_view]
+CONTROLLERS = [name for name in controllers.names() if name != "fixed"] + ["fixed:k=5"]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return tiny_runner()
+
+
+def generate(
+    runner: Runner, method: Method, params: SamplingParams, lengths: tuple[int, ...], seed: int = 7
+) -> list[Sequence]:
+    """Texts for prompts of these lengths, in one batch."""
+    engine = Engine(runner, decode)
+    opened = [engine.open(ids, params, method, seed=seed) for ids in prompts(runner, lengths)]
+    running = list(opened)
+    while running:
+        engine.round(running)
+        running = [sequence for sequence in running if not sequence.is_finished]
+    for sequence in opened:
+        assert runner.length(sequence.handle) == len(sequence.token_ids) - 1
+        runner.close(sequence.handle)
+    return opened
+
+
+def texts(sequences: list[Sequence]) -> list[list[int]]:
+    return [sequence.output_ids for sequence in sequences]
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    ("drafter", "selection", "controller"),
+    itertools.product(SELF_DRAFTERS, selections.names(), CONTROLLERS),
+)
+def test_the_text_is_plain_decodings(
+    runner: Runner, drafter: str, selection: str, controller: str, params: SamplingParams
+) -> None:
+    expected = texts(generate(runner, PLAIN, params, LENGTHS))
+    method = Method("test", drafter, spec(selection), controller)
+    drafted = generate(runner, method, params, LENGTHS)
+    assert texts(drafted) == expected
+    num_rejected = sum(s.stats.drafted - s.stats.accepted for s in drafted)
+    assert sum(s.stats.drafted for s in drafted) > 0
+    if selection == "full":
+        assert num_rejected == 0
+    elif controller.startswith("fixed"):
+        assert num_rejected > 0
+        assert sum(s.stats.accepted for s in drafted) > 0
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("k", range(17))
+def test_any_draft_length(runner: Runner, k: int, params: SamplingParams) -> None:
+    method = Method("test", "sparse_self", spec("verification"), f"fixed:k={k}")
+    expected = texts(generate(runner, PLAIN, params, LENGTHS[:2]))
+    drafted = generate(runner, method, params, LENGTHS[:2])
+    assert texts(drafted) == expected
+    assert max(max(s.stats.draft_lengths) for s in drafted) == min(k, GREEDY.max_tokens - 2)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("num_sequences", [1, 2, 3, 4])
+def test_any_batch(runner: Runner, num_sequences: int, params: SamplingParams) -> None:
+    method = Method("test", "sparse_self", spec("verification"), "fixed:k=4")
+    alone = [generate(runner, PLAIN, params, LENGTHS[: i + 1])[i] for i in range(num_sequences)]
+    together = generate(runner, method, params, LENGTHS[:num_sequences])
+    assert texts(together) == texts(alone)
+
+
+def test_a_seed_fixes_a_coupled_text_and_another_seed_changes_it(runner: Runner) -> None:
+    method = Method("test", "sparse_self", spec("streaming"), "fixed:k=3")
+    first, again, other = (texts(generate(runner, method, SAMPLED, (20,), s)) for s in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_methods_mix_in_one_batch(runner: Runner) -> None:
+    engine = Engine(runner, decode)
+    methods = [
+        PLAIN,
+        Method("a", "sparse_self", spec("verification"), "fixed:k=3"),
+        Method("b", "sparse_self", spec("streaming"), "efficiency"),
+    ]
+    expected = texts(generate(runner, PLAIN, GREEDY, LENGTHS[:3]))
+    opened = [
+        engine.open(ids, GREEDY, method)
+        for ids, method in zip(prompts(runner, LENGTHS[:3]), methods, strict=True)
+    ]
+    while not all(sequence.is_finished for sequence in opened):
+        engine.round([sequence for sequence in opened if not sequence.is_finished])
+    assert texts(opened) == expected
+
+
+def test_rejection_runs_everywhere(runner: Runner) -> None:
+    """Its law is tested in test_acceptance; here, that the engine gives it what it needs."""
+    for selection in selections.names():
+        method = Method("test", "sparse_self", spec(selection), "fixed:k=4", "rejection")
+        drafted = generate(runner, method, SAMPLED, LENGTHS)
+        assert all(len(s.output_ids) == SAMPLED.max_tokens for s in drafted)
+        if selection == "full":
+            assert all(s.stats.acceptance_rate == 1 for s in drafted)
