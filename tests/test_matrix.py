@@ -63,7 +63,7 @@ def texts(sequences: list[Sequence]) -> list[list[int]]:
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "coupled"])
 @pytest.mark.parametrize(
     ("drafter", "selection", "controller"),
-    itertools.product(SELF_DRAFTERS, selections.names(), CONTROLLERS),
+    list(itertools.product(SELF_DRAFTERS, selections.names(), CONTROLLERS)),
 )
 def test_the_text_is_plain_decodings(
     runner: Runner, drafter: str, selection: str, controller: str, params: SamplingParams

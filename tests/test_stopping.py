@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -116,23 +117,20 @@ def test_nothing_stops_before_its_time(block_size: int) -> None:
 @blocks
 @pytest.mark.parametrize("id_at", range(7))
 @pytest.mark.parametrize("string_at", range(6))
-@pytest.mark.parametrize("limit", range(1, 8))
-def test_the_first_of_several_wins(id_at: int, string_at: int, limit: int, block_size: int) -> None:
-    letters_only = "abcdef"[:string_at] + "xy" + "ghij"
-    tokens = encode(letters_only)
+def test_the_first_of_several_wins(id_at: int, string_at: int, block_size: int) -> None:
+    tokens = encode("abcdef"[:string_at] + "xy" + "ghij")
     tokens.insert(id_at, EOS)
-    split = string_at < id_at < string_at + 2  # A special token adds no text: "xy" still forms.
     string_end = string_at + 2 + (id_at < string_at + 2)
-    ends = {"eos": id_at + 1, "xy": string_end, "length": limit}
-    # A tie goes to the stop: a limit on the last token must not hide it.
-    first = min(ends, key=lambda name: (ends[name], name == "length"))
-    sequence = make_sequence(stop=("xy",), max_tokens=limit)
-    assert run(sequence, tokens, block_size) == tokens[: ends[first]]
-    expected = {"eos": ("stop", EOS), "xy": ("stop", "xy"), "length": ("length", None)}
-    assert (sequence.finish_reason, sequence.stop_reason) == expected[first]
-    assert not (split and first == "xy")
-    kept = letters(tokens[: ends[first]])
-    assert sequence.text == (kept.removesuffix("xy") if first == "xy" else kept)
+    reasons = {"eos": ("stop", EOS), "xy": ("stop", "xy"), "length": ("length", None)}
+    for limit in range(1, 8):
+        ends = {"eos": id_at + 1, "xy": string_end, "length": limit}
+        # A tie goes to the stop: a limit on the same token must not hide it.
+        end, _, first = min((end, name == "length", name) for name, end in ends.items())
+        sequence = make_sequence(stop=("xy",), max_tokens=limit)
+        assert run(sequence, tokens, block_size) == tokens[:end]
+        assert (sequence.finish_reason, sequence.stop_reason) == reasons[first]
+        kept = letters(tokens[:end])
+        assert sequence.text == (kept.removesuffix("xy") if first == "xy" else kept)
 
 
 @blocks
@@ -241,7 +239,7 @@ def split(data: st.DataObject, text: SequenceOf[str] | str | bytes) -> list:
     """Cut into pieces at random places."""
     places = st.sets(st.integers(1, max(1, len(text) - 1)))
     edges = [0, *sorted(data.draw(places)), len(text)]
-    return [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(edges)]
 
 
 # -------------------------------------------------------------------------------------- characters
@@ -256,7 +254,10 @@ def byte_level(pieces: SequenceOf[bytes]) -> DecodeTokens:
 
 
 def byte_fallback(pieces: SequenceOf[str]) -> DecodeTokens:
-    """The decoder of Llama 2 and Mistral: a space is a mark, rare characters are byte tokens."""
+    """The decoder of Llama 2 and Mistral: a space is a mark, rare characters are byte tokens.
+
+    An empty piece stands for a special token, left out before decoding.
+    """
     decoder = decoders.Sequence(
         [
             decoders.Replace("▁", " "),
@@ -265,7 +266,7 @@ def byte_fallback(pieces: SequenceOf[str]) -> DecodeTokens:
             decoders.Strip(" ", 1, 0),
         ]
     )
-    return lambda ids: decoder.decode([pieces[i] for i in ids])
+    return lambda ids: decoder.decode([pieces[i] for i in ids if pieces[i]])
 
 
 def stream(decode: DecodeTokens, num_tokens: int) -> list[str]:
@@ -326,9 +327,17 @@ def test_text_before_an_unfinished_character_is_not_held() -> None:
 
 
 def test_a_stop_string_before_an_unfinished_character_stops_at_once() -> None:
-    output = OutputText(byte_level([b"a", b" END\xe5", b"\xa5\xbd"]), ["END"])
-    assert [output.push(0), output.push(1)] == [None, "END"]
-    assert output.text == "a "
+    sequence = make_sequence(stop=("END",))
+    sequence.eos_token_ids = frozenset()
+    decode = byte_level([b"a", b" END\xe5", b"\xa5\xbd"])
+    assert cut(sequence, [0, 1, 2], decode, 1000) == [0, 1]
+    assert (sequence.text, sequence.stop_reason) == ("a ", "END")
+
+
+def test_special_tokens_do_not_hide_what_a_space_mark_follows() -> None:
+    pieces = ["▁Hi", *[""] * (2 * MAX_WINDOW), "▁you", "<0xC3>", "", "<0xA9>"]
+    shown = stream(byte_fallback(pieces), len(pieces))
+    assert [piece for piece in shown if piece] == ["Hi", " you", "é"]
 
 
 @pytest.mark.parametrize(

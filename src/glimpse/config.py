@@ -89,8 +89,9 @@ class SamplingParams:
     """Report the log-probability of each emitted token and of this many alternatives."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         bounds = f"from 0 to max_tokens ({self.max_tokens})"
         _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, bounds)
@@ -105,7 +106,9 @@ class SamplingParams:
             value = getattr(self, name)
             _require(-2 <= value <= 2, name, value, "from -2 to 2")
         for token_id, bias in self.logit_bias.items():
-            _require(not math.isnan(bias), f"logit_bias[{token_id}]", bias, "a number")
+            _require(token_id >= 0, "logit_bias: token id", token_id, "at least 0")
+            # +inf would leave a law of inf - inf; -inf forbids a token.
+            _require(bias < math.inf, f"logit_bias[{token_id}]", bias, "a number below infinity")
         _require(self.n >= 1, "n", self.n, "at least 1")
         _require(all(self.stop), "stop", self.stop, "non-empty strings")
         if self.seed is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ class Engine:
     """Drives a runner: opens sequences, and moves any set of them on by one round at a time.
 
     Between rounds the runner holds KV for all tokens of a sequence but the last. An exception
-    inside a round, Ctrl-C included, leaves the KV and the tokens as they were before it.
+    inside a round, Ctrl-C included, leaves it so.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Engine:
         self._decode = decode
         self._plugins: dict[Method, Plugins] = {}
         self._rules: dict[str, Acceptance] = {}
-        self._seconds: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._view_size = 0
 
     def round(self, sequences: SequenceOf[Sequence]) -> list[Outcome]:
@@ -65,11 +65,11 @@ class Engine:
             drafts = self._draft(sequences, caps)
             logits = self._verify(sequences, drafts)
             accepted = self._accept(sequences, drafts, logits)
+            outcomes = self._commit(sequences, drafts, logits, accepted)
         except BaseException:
             for sequence in sequences:
                 self.runner.truncate(sequence.handle, len(sequence.token_ids) - 1)
             raise
-        outcomes = self._commit(sequences, drafts, logits, accepted)
         self._learn(outcomes, time.perf_counter() - started)
         self._count(outcomes, time.perf_counter() - started)
         return outcomes
@@ -294,7 +294,8 @@ class Engine:
             stats.draft_lengths[len(outcome.draft)] += 1
             stats.generated_tokens += outcome.num_committed
             stats.decode_s += seconds
-            stats.seconds.update(self._seconds)
+            for part, elapsed in self._seconds.items():
+                stats.seconds[part] = stats.seconds.get(part, 0.0) + elapsed
             if stats.rounds == 1:
                 stats.ttft_s = stats.prefill_s + seconds
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, cast
 
 from glimpse import models, runners
 from glimpse.config import Method, SamplingParams
@@ -23,9 +23,8 @@ Prompt = str | SequenceOf[int]
 """Text, or token ids."""
 
 
-class Message(TypedDict):
-    role: str
-    content: str
+Message = Mapping[str, str]
+"""One turn of a conversation: its ``role`` (system, user or assistant) and its ``content``."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class LLM:
 
     def render(self, messages: SequenceOf[Message]) -> list[int]:
         """A conversation as token ids, by the model's chat template, ready for the answer."""
-        return self.tokenizer.chat(list(messages))
+        return self.tokenizer.chat(messages)
 
     def stream(
         self,
@@ -241,9 +240,18 @@ class LLM:
     def _requests(
         self, prompts: Prompt | SequenceOf[Prompt], params: SamplingParams
     ) -> Iterator[_Request]:
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         seed = secrets.randbits(63) if params.seed is None else params.seed
-        for index, prompt in enumerate([prompts] if single else prompts):
+        for index, prompt in enumerate(_as_list(prompts)):
             prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for choice in range(params.n):
                 yield _Request(index, choice, prompt_ids, seed)
+
+
+def _as_list(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
+    """One prompt is a string or a list of token ids; anything else is a list of prompts."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and all(isinstance(item, int) for item in items):
+        return [cast(SequenceOf[int], items)]
+    return cast(list[Prompt], items)

@@ -20,8 +20,14 @@ class Registry(Generic[PluginT]):
         self._classes: dict[str, type[PluginT]] = {}
 
     def register(self, cls: type[PluginT], name: str | None = None) -> type[PluginT]:
-        """Add a dataclass (usable as a decorator); the default name is that of its module."""
-        self._classes[name or cls.__module__.rpartition(".")[2]] = cls
+        """Add a dataclass (usable as a decorator); the default name is that of its module.
+
+        Raises ValueError for a name that is taken.
+        """
+        name = name or cls.__module__.rpartition(".")[2]
+        if self._classes.get(name, cls) is not cls:
+            raise ValueError(f"{self.kind} {name!r} is taken by {self._classes[name].__qualname__}")
+        self._classes[name] = cls
         return cls
 
     def discover(self, package: str) -> None:
@@ -71,6 +77,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
         key, equals, value = item.partition("=")
         if not equals:
             raise ValueError(f"option {item!r} in {spec!r} is not of the form key=value")
+        if key.strip() in options:
+            raise ValueError(f"option {key.strip()!r} is given twice in {spec!r}")
         options[key.strip()] = value.strip()
     return name.strip(), options
 

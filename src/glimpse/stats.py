@@ -30,7 +30,7 @@ class Stats:
     """Share of the output's 8-grams that occurred in it before: loops flatter acceptance."""
     draft_lengths: Counter[int] = field(default_factory=Counter)
     """How many rounds drafted k tokens, by k."""
-    seconds: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of the rounds by part: control, refresh, draft, verify, accept, commit. ``control``
     is the controller's own work; what of it falls inside a draft is counted in both."""
 
@@ -38,8 +38,10 @@ class Stats:
         """Pooled over texts: counts and seconds add up, repetition is weighted by tokens."""
         pooled = Stats(self.runner, self.method)
         for name in ("prompt_tokens", "generated_tokens", "ttft_s", "prefill_s", "decode_s",
-                     "rounds", "drafted", "accepted", "draft_lengths", "seconds"):  # fmt: skip
+                     "rounds", "drafted", "accepted", "draft_lengths"):  # fmt: skip
             setattr(pooled, name, getattr(self, name) + getattr(other, name))
+        for part in self.seconds | other.seconds:
+            pooled.seconds[part] = self.seconds.get(part, 0.0) + other.seconds.get(part, 0.0)
         repeats = (
             self.repetition * self.generated_tokens + other.repetition * other.generated_tokens
         )

@@ -138,10 +138,10 @@ class IncrementalDetokenizer:
         """The text that has become certain with this token, often empty."""
         self._window.append(token_id)
         text = self._decode(self._window)
-        is_whole = not text.endswith(REPLACEMENT)
-        if is_whole and text == self._shown and (text or len(self._window) > MAX_WINDOW):
+        if text and text == self._shown:
             self._window.pop()  # A special token, without text.
             return ""
+        is_whole = not text.endswith(REPLACEMENT)
         end = len(text) if is_whole else self._certain(text)
         new = text[len(self._shown) : end]
         self._shown = text[: max(end, len(self._shown))]
@@ -157,10 +157,10 @@ class IncrementalDetokenizer:
     def _certain(self, text: str) -> int:
         """How much of a text that ends with an unfinished character will not change any more."""
         if len(self._window) >= 2 * MAX_WINDOW:
-            return max(len(self._shown), len(text) - MAX_INCOMPLETE)
-        # Some decoders turn a whole run of bytes into replacements until its end is valid.
-        is_stable = text.startswith(self._shown)
-        return len(text.rstrip(REPLACEMENT)) if is_stable else len(self._shown)
+            return len(text) - MAX_INCOMPLETE
+        # All at the end, not the last alone: some decoders show a run of bytes as one replacement
+        # each, whole characters included, until its last character is whole.
+        return len(text.rstrip(REPLACEMENT))
 
     def _shorten(self, text: str, is_whole: bool) -> None:
         """Drop tokens from a long window, at a boundary of characters if there is one."""

@@ -8,7 +8,6 @@ import sys
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
-from typer.exceptions import TyperException
 
 from glimpse.cli.bench import bench
 from glimpse.cli.chat import chat
@@ -38,10 +37,7 @@ def main() -> None:
         handlers=[RichHandler(console=console, show_time=False, show_path=False)],
     )
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except TyperException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        app()
     except (ValueError, OSError) as error:
         console.print(f"error: {' '.join(str(error).split())}", style="red", markup=False)
         sys.exit(2)

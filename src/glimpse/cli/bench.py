@@ -17,7 +17,7 @@ from glimpse.bench.provenance import write_jsonl
 from glimpse.cli import options
 
 NAMES = (*EXPERIMENTS, "plain")
-QUICK = {"num_tokens": 2000, "max_tokens": 48, "repeats": 1}
+QUICK: dict[str, Any] = {"num_tokens": 2000, "max_tokens": 48, "repeats": 1}
 
 
 def bench(
@@ -98,8 +98,8 @@ def _table(condition: str, summaries: dict[str, Summary], results: list[Result])
             f"{stats.tokens_per_round:.2f}",
             f"{stats.mean_k:.2f}",
             f"{stats.repetition:.0%}",
-            f"{stats.seconds['refresh'] / stats.decode_s:.1%}",
-            f"{stats.seconds['control'] / stats.decode_s:.2%}",
+            f"{stats.seconds.get('refresh', 0.0) / stats.decode_s:.1%}",
+            f"{stats.seconds.get('control', 0.0) / stats.decode_s:.2%}",
             *rates,
         )
     return table

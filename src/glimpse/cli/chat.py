@@ -25,12 +25,10 @@ def chat(
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D or /quit the conversation."""
     document = options.read_document(file) if file else None
+    sampling = options.sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     chosen = get_method(method, budget=budget)
     llm = options.load(model, method=chosen, runner=runner, device=device, dtype=dtype)
-    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    params = llm.sampling_params(
-        **{key: value for key, value in given.items() if value is not None}
-    )
+    params = llm.sampling_params(**sampling)
     messages: list[Message] = []
     for question in _questions():
         first = document is not None and not messages

@@ -18,7 +18,7 @@ from glimpse.bench.harness import (
     with_baseline,
 )
 from glimpse.cli import options
-from glimpse.config import Method, SamplingParams
+from glimpse.config import Method
 from glimpse.costs import CostModel
 from glimpse.methods import get_method
 
@@ -49,10 +49,9 @@ def compare(
 ) -> None:
     """Compare methods: speed against plain decoding, acceptance, the same tokens or not."""
     chosen = _methods(methods, controller, acceptance, budget)
-    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-    overrides = {name: value for name, value in given.items() if value is not None}
-    SamplingParams(**overrides)
-    texts = [options.text_of(prompt, file, question) for question in ask or [None]]
+    sampling = options.sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    questions: list[str | None] = [*ask] if ask else [None]
+    texts = [options.text_of(prompt, file, question) for question in questions]
     llm = options.load(model, None, method=BASELINE, runner=runner, device=device, dtype=dtype)
     for method in chosen.values():
         options.check(llm, method)
@@ -63,7 +62,7 @@ def compare(
             llm,
             prompts,
             chosen,
-            llm.sampling_params(**overrides),
+            llm.sampling_params(**sampling),
             repeats=repeats,
             seed=seed or 0,
             engines=make_engines(llm, chosen, costs),

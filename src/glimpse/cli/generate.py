@@ -11,7 +11,6 @@ import typer
 
 from glimpse.cli import options
 from glimpse.cli.options import console
-from glimpse.config import SamplingParams
 from glimpse.llm import LLM, Event, Generation
 from glimpse.methods import get_method
 
@@ -55,27 +54,25 @@ def generate(
     chosen = get_method(
         method, selection=selection, controller=controller, acceptance=acceptance, budget=budget
     )
-    given = {
-        "max_tokens": max_tokens,
-        "min_tokens": min_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "presence_penalty": presence_penalty,
-        "frequency_penalty": frequency_penalty,
-        "seed": seed,
-        "n": n,
-        "stop": tuple(stop or ()),
-        "ignore_eos": ignore_eos,
-        "logprobs": logprobs,
-    }
-    overrides = {name: value for name, value in given.items() if value is not None}
-    SamplingParams(**overrides)  # a bad value should not wait for a model to load
+    sampling = options.sampling(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        n=n,
+        stop=tuple(stop or ()),
+        ignore_eos=ignore_eos,
+        logprobs=logprobs,
+    )
     text = options.text_of(prompt, file, ask)
     llm = options.load(model, cost_table, method=chosen, runner=runner, device=device, dtype=dtype)
-    params = llm.sampling_params(**overrides)
+    params = llm.sampling_params(**sampling)
     _show_defaults(llm)
     prompt_ids = options.token_ids(llm, text, is_chat=ask is not None)
     with options.progress_bar("reading") as progress:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from glimpse.config import Method
+from glimpse.config import Method, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.llm import LLM
 from glimpse.methods import check_runner
@@ -62,6 +62,13 @@ def progress_bar(what: str) -> Iterator[ProgressCallback]:
             bar.update(task, completed=done, total=total, visible=True)
 
         yield update
+
+
+def sampling(**given: Any) -> dict[str, Any]:
+    """The sampling options that were given, checked before anything is loaded."""
+    options = {name: value for name, value in given.items() if value is not None}
+    SamplingParams(**options)
+    return options
 
 
 def load(model: str, cost_table: Path | None = None, **options: Any) -> LLM:

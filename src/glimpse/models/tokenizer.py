@@ -78,20 +78,30 @@ class Tokenizer:
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model. Raises ModelError if its files are missing or not readable."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     try:
-        if files.format == "gguf":
-            # Not from_pretrained: it prefers any tokenizer.json that lies beside the GGUF file.
-            backend = PreTrainedTokenizerFast(
-                name_or_path=str(files.folder),
-                gguf_file=files.weights[0].name,
-                local_files_only=True,
-            )
-        else:
-            backend = AutoTokenizer.from_pretrained(
-                files.folder, local_files_only=True, trust_remote_code=False
-            )
+        return Tokenizer(_gguf_backend(files) if files.format == "gguf" else _folder_backend(files))
     except Exception as error:  # readers of many formats, with errors of as many kinds
         raise ModelError(f"model {files.name!r}: cannot read its tokenizer: {error}") from error
-    return Tokenizer(backend)
+
+
+def _folder_backend(files: ModelFiles) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(
+        files.folder, local_files_only=True, trust_remote_code=False
+    )
+
+
+def _gguf_backend(files: ModelFiles) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    # Not from_pretrained: it prefers any tokenizer.json that lies beside the GGUF file.
+    backend = PreTrainedTokenizerFast(
+        name_or_path=str(files.folder), gguf_file=files.weights[0].name, local_files_only=True
+    )
+    # Chat templates use these two, and not every version takes them from the header.
+    for name in ("bos_token", "eos_token"):
+        token_id = files.gguf.metadata.get(f"tokenizer.ggml.{name}_id")
+        if token_id is not None:
+            setattr(backend, name, backend.convert_ids_to_tokens(token_id))
+    return backend

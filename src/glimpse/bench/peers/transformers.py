@@ -18,11 +18,9 @@ class TransformersPeer:
     """``AutoModelForCausalLM.generate`` in float32 with its own cache, greedy."""
 
     def __init__(self, files: ModelFiles, attention: str) -> None:
+        gguf = files.weights[0].name if files.format == "gguf" else None
         self._model = AutoModelForCausalLM.from_pretrained(
-            files.path.parent if files.is_gguf else files.path,
-            gguf_file=files.path.name if files.is_gguf else None,
-            dtype=torch.float32,
-            attn_implementation=attention,
+            files.folder, gguf_file=gguf, dtype=torch.float32, attn_implementation=attention
         )
 
     def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> Measurement:

@@ -7,6 +7,8 @@ values [num_kv_heads, seq_len, head_dim].
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,9 +25,7 @@ def attention_weights(q: Tensor, keys: Tensor) -> Tensor:
     seq_len = keys.shape[1]
     scores = q.new_empty(num_kv_heads, group_size * num_rows, seq_len)
     queries = q.reshape(num_kv_heads, -1, head_dim)
-    torch.baddbmm(
-        scores, queries, keys.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=scores
-    )
+    torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=scores)
     scores = scores.view(num_kv_heads, group_size, num_rows, seq_len)
     if num_rows > 1:
         hidden = torch.ones(num_rows, num_rows, dtype=torch.bool, device=q.device).triu_(1)
@@ -63,7 +63,10 @@ def attend_in_two_parts(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     Without a mask the query heads of a group are rows of one matrix product, which reads the KV
     once for all of them.
     """
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    flash: Callable[..., tuple[Tensor, Tensor]] = (
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    )
+    q = q.contiguous()  # the kernel reads head_dim with stride 1, and does not check
     start = keys.shape[1] - q.shape[2]
     own_keys, own_values = (_per_query_head(q, kv[:, start:]) for kv in (keys, values))
     own, own_lse = flash(q, own_keys, own_values, is_causal=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -69,7 +68,7 @@ class Decoder:
     ) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
         num_qk = config.num_query_heads + config.num_kv_heads
-        qkv = linear(x, layer.qkv, layer.qkv_bias).unflatten(1, (-1, config.head_dim))
+        qkv = linear(x, layer.qkv, layer.qkv_bias).view(len(x), -1, config.head_dim)
         qk, v = qkv[:, :num_qk], qkv[:, num_qk:]
         if layer.qk_norm is not None:
             qk = F.rms_norm(qk, (config.head_dim,), None, config.rms_norm_eps) * layer.qk_norm

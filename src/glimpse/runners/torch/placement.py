@@ -18,17 +18,19 @@ def place(
     """Check a choice and fill in the defaults: a GPU if there is one; float32 on a CPU, else
     bfloat16. Raises ValueError for a device or dtype that cannot be had.
     """
-    chosen = _device("cuda" if torch.cuda.is_available() else "cpu" if device is None else device)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = _device(device)
     if dtype is None:
         return chosen, torch.float32 if chosen.type == "cpu" else torch.bfloat16
     element = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if element not in DTYPES.values():
+    if element is None or element not in DTYPES.values():
         raise ValueError(f"dtype={dtype!r}: must be one of {', '.join(DTYPES)}")
     return chosen, element
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The precision for norms, rotation, softmax and logits: float32, or float64 if the model is."""
+    """The precision of norms, rotation, softmax and logits: float32, or float64 if the model's."""
     return torch.promote_types(dtype, torch.float32)
 
 

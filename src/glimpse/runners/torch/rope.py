@@ -53,10 +53,6 @@ def inverse_frequencies(head_dim: int, rope: RopeConfig) -> tuple[Tensor, float]
     return _KINDS[rope.kind](1.0 / (rope.theta**exponents), rope)
 
 
-def _default(frequencies: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
-    return frequencies, 1.0
-
-
 def _linear(frequencies: Tensor, rope: RopeConfig) -> tuple[Tensor, float]:
     return frequencies / rope.parameters["factor"], 1.0
 
@@ -110,7 +106,7 @@ def _mscale(factor: float, scale: float) -> float:
 
 
 _KINDS: dict[str, Callable[[Tensor, RopeConfig], tuple[Tensor, float]]] = {
-    "default": _default,
+    "default": lambda frequencies, _: (frequencies, 1.0),
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,

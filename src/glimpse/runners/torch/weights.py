@@ -137,15 +137,15 @@ def _layer_slots(config: ModelConfig, layer: LayerWeights) -> Iterator[tuple[str
     ]
     for weight, bias, parts in fused:
         sizes = list(parts.values())
-        for name, rows in zip(parts, weight.split(sizes), strict=True):
+        for name, rows in zip(parts, torch.split(weight, sizes), strict=True):
             yield f"{name}.weight", _slot(rows)
         if bias is not None:
-            for name, rows in zip(parts, bias.split(sizes), strict=True):
+            for name, rows in zip(parts, torch.split(bias, sizes), strict=True):
                 yield f"{name}.bias", _slot(rows)
     yield "input_layernorm.weight", _slot(layer.attention_norm)
     yield "post_attention_layernorm.weight", _slot(layer.mlp_norm)
     if layer.qk_norm is not None:
-        heads = layer.qk_norm.split([num_q, num_kv])
+        heads = torch.split(layer.qk_norm, [num_q, num_kv])
         for name, rows in zip(("self_attn.q_norm", "self_attn.k_norm"), heads, strict=True):
             yield f"{name}.weight", _Slot(rows, (config.head_dim,))
 

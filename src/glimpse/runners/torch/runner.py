@@ -1,0 +1,245 @@
+"""The ``torch`` runner: a config-driven decoder with dense KV, a glimpse and window statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from itertools import count, pairwise
+
+import torch
+from torch import Tensor
+
+from glimpse.config import ModelConfig
+from glimpse.runners.torch.decoder import Attend, Decoder
+from glimpse.runners.torch.sequence import SequenceState, Span
+from glimpse.runners.torch.weights import load_weights
+from glimpse.types import (
+    DENSE,
+    Capabilities,
+    ForwardOutput,
+    IndexSpec,
+    KVView,
+    RaggedBatch,
+    Segment,
+    Statistics,
+)
+
+CAPABILITIES = Capabilities(
+    views=frozenset({"dense", "glimpse"}),
+    statistics=frozenset({"window"}),
+    has_hidden_states=True,
+    has_early_exit=True,
+)
+
+
+class TorchRunner:
+    """The ``Runner`` protocol on plain PyTorch operations.
+
+    ``tensors`` are the model's weights under the hub's names. Raises ValueError that names what is
+    missing, unknown or of the wrong shape. Attention of observed rows counts as committed when the
+    next dense pass begins and nobody has taken the rows back.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Iterable[tuple[str, Tensor]],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._config = config
+        self._device, self._dtype = device, dtype
+        with torch.inference_mode():
+            self._decoder = Decoder(config, load_weights(config, tensors, device, dtype))
+        self._sequences: dict[int, SequenceState] = {}
+        self._handles = count()
+
+    @property
+    def name(self) -> str:
+        return "torch"
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    # --------------------------------------------------------------------------------- sequences
+
+    @torch.inference_mode()
+    def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
+        wanted = statistics or Statistics()
+        if wanted.is_cumulative:
+            raise ValueError("cumulative statistics: the torch runner keeps those of a window only")
+        if wanted.window < 0:
+            raise ValueError(f"window={wanted.window}: must be at least 0")
+        if capacity < 0:
+            raise ValueError(f"capacity={capacity}: must be at least 0")
+        handle = next(self._handles)
+        self._sequences[handle] = SequenceState(
+            self._config, capacity, wanted.window, self._device, self._dtype
+        )
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._state(handle)
+        del self._sequences[handle]
+
+    @torch.inference_mode()
+    def fork(self, handle: int, length: int, statistics: Statistics | None = None) -> int:
+        parent = self._state(handle)
+        parent.check_length(length)
+        child = self.open(parent.kv.capacity, statistics)
+        self._sequences[child].copy_from(parent, length)
+        return child
+
+    def length(self, handle: int) -> int:
+        return self._state(handle).length
+
+    @torch.inference_mode()
+    def truncate(self, handle: int, length: int) -> None:
+        self._state(handle).truncate(length)
+
+    # ------------------------------------------------------------------------ statistics and index
+
+    def attention_scores(self, handle: int, window: int) -> Tensor:
+        with torch.inference_mode():
+            scores = self._state(handle).scores(window)
+        return scores.to(torch.float32, copy=True)
+
+    @torch.inference_mode()
+    def refresh(self, handle: int, spec: IndexSpec) -> None:
+        self._state(handle).refresh(spec)
+
+    def index(self, handle: int) -> Tensor:
+        with torch.inference_mode():
+            index = self._state(handle).index()
+        return index.clone()
+
+    # ----------------------------------------------------------------------------------- a pass
+
+    def forward(
+        self, batch: RaggedBatch, view: KVView = DENSE, hidden_layers: SequenceOf[int] = ()
+    ) -> ForwardOutput:
+        num_layers = self._num_layers(view)
+        for layer in hidden_layers:
+            if not 0 <= layer < num_layers:
+                raise ValueError(f"hidden layer {layer}: must be from 0 to {num_layers - 1}")
+        states = self._check(batch, view, num_layers)
+        with torch.inference_mode():
+            logits, kept = self._run(batch, states, view, num_layers, hidden_layers)
+        # Copies made out here are ordinary tensors, which callers may change.
+        return ForwardOutput(
+            logits.clone(memory_format=torch.contiguous_format),
+            {layer: x.clone(memory_format=torch.contiguous_format) for layer, x in kept.items()},
+        )
+
+    def _run(
+        self,
+        batch: RaggedBatch,
+        states: list[SequenceState],
+        view: KVView,
+        num_layers: int,
+        hidden_layers: SequenceOf[int],
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        is_dense = view.kv == "dense"
+        spans = [
+            state.begin_dense(len(segment.token_ids), segment.is_observed)
+            if is_dense
+            else state.begin_draft(len(segment.token_ids))
+            for state, segment in zip(states, batch.segments, strict=True)
+        ]
+        x, kept = self._decoder.hidden(
+            self._tensor(batch.token_ids),
+            self._tensor([span.position + i for span in spans for i in range(span.num_rows)]),
+            max(span.position + span.num_rows for span in spans),
+            _attention(spans, batch.cu_seqlens),
+            num_layers,
+            hidden_layers,
+        )
+        logits = self._decoder.logits(x[self._tensor(_logit_rows(batch))])
+        for state, span in zip(states, spans, strict=True):
+            if is_dense:
+                state.end_dense(span)
+            else:
+                state.end_draft(span, num_layers)
+        return logits, kept
+
+    def _num_layers(self, view: KVView) -> int:
+        if view.kv not in CAPABILITIES.views:
+            raise ValueError(f"view {view.kv!r}: must be one of {sorted(CAPABILITIES.views)}")
+        num_layers = self._config.num_layers
+        if view.exit_layer is None:
+            return num_layers
+        if not 1 <= view.exit_layer <= num_layers:
+            raise ValueError(f"exit_layer={view.exit_layer}: must be from 1 to {num_layers}")
+        if view.kv == "dense":
+            raise ValueError(
+                f"exit_layer={view.exit_layer} with the dense view would leave holes in the KV: "
+                "use the glimpse view, refreshed with a budget of the whole length"
+            )
+        return view.exit_layer
+
+    def _check(self, batch: RaggedBatch, view: KVView, num_layers: int) -> list[SequenceState]:
+        """The states of a batch that can be run. Nothing is changed."""
+        if not batch.segments:
+            raise ValueError("the batch is empty: it must have at least one segment")
+        handles = [segment.handle for segment in batch.segments]
+        if len(set(handles)) < len(handles):
+            raise ValueError(f"handles {handles}: a sequence may be in a batch only once")
+        states = [self._state(handle) for handle in handles]
+        for segment, state in zip(batch.segments, states, strict=True):
+            self._check_segment(segment)
+            if view.kv == "dense":
+                state.check_dense(len(segment.token_ids))
+            else:
+                state.check_draft(len(segment.token_ids), num_layers)
+        return states
+
+    def _check_segment(self, segment: Segment) -> None:
+        num_tokens = len(segment.token_ids)
+        if num_tokens == 0:
+            raise ValueError(f"the segment of handle {segment.handle} has no tokens")
+        if not 0 <= segment.num_logits <= num_tokens:
+            raise ValueError(f"num_logits={segment.num_logits}: must be from 0 to {num_tokens}")
+        last = self._config.vocab_size - 1
+        for token_id in (min(segment.token_ids), max(segment.token_ids)):
+            if not 0 <= token_id <= last:
+                raise ValueError(f"token id {token_id}: must be from 0 to {last}")
+
+    def _state(self, handle: int) -> SequenceState:
+        if handle not in self._sequences:
+            open_ones = ", ".join(map(str, self._sequences)) or "none"
+            raise ValueError(f"unknown handle {handle}; open: {open_ones}")
+        return self._sequences[handle]
+
+    def _tensor(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def _attention(spans: list[Span], cu_seqlens: list[int]) -> Attend:
+    """Attention of a flat list of tokens, one sequence at a time."""
+    if len(spans) == 1:
+        return spans[0].attend
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.cat(
+            [
+                span.attend(layer, q[start:end], k[start:end], v[start:end])
+                for span, (start, end) in zip(spans, pairwise(cu_seqlens), strict=True)
+            ]
+        )
+
+    return attend
+
+
+def _logit_rows(batch: RaggedBatch) -> list[int]:
+    """Which rows of the flat list logits are asked for."""
+    ends = batch.cu_seqlens[1:]
+    return [
+        row
+        for segment, end in zip(batch.segments, ends, strict=True)
+        for row in range(end - segment.num_logits, end)
+    ]

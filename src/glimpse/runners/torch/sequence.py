@@ -1,0 +1,183 @@
+"""What the runner holds of one sequence, and a sequence's part in a forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glimpse.config import ModelConfig
+from glimpse.runners.torch.attention import (
+    MAX_WEIGHTED_ROWS,
+    attend_many,
+    attention_weights,
+    weighted_sum,
+)
+from glimpse.runners.torch.glimpse import Glimpse, check_spec, choose
+from glimpse.runners.torch.kv import KVBuffer
+from glimpse.runners.torch.statistics import WindowStatistics
+from glimpse.types import IndexSpec
+
+
+@dataclass
+class Span:
+    """The rows of one sequence in a pass: where their KV goes, and what is noted about them."""
+
+    kv: KVBuffer
+    start: int
+    """Where in ``kv`` the rows' own KV goes; they see everything before it."""
+    position: int
+    """Of the first row in the text."""
+    num_rows: int
+    statistics: WindowStatistics | None = None
+    query_slots: Tensor | None = None
+    observed: Tensor | None = None
+    """Filled with the rows' attention [num_layers, num_kv_heads, num_rows, start + num_rows]."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """``decoder.Attend`` for these rows."""
+        keys, values = self.kv.write(layer, self.start, k, v)
+        q = q.view(len(q), len(keys), -1, q.shape[2]).permute(1, 2, 0, 3)
+        if self.statistics is not None and self.query_slots is not None:
+            self.statistics.record(layer, q, self.query_slots)
+        if self.num_rows > MAX_WEIGHTED_ROWS:
+            attended = attend_many(q, keys, values)
+        else:
+            weights = attention_weights(q, keys)
+            if self.observed is not None:
+                torch.sum(weights, 1, out=self.observed[layer])
+            attended = weighted_sum(weights, values)
+        return attended.permute(2, 0, 1, 3).flatten(1)
+
+
+class SequenceState:
+    """Dense KV of the first ``length`` positions, the glimpse and the statistics."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        capacity: int,
+        window: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.config = config
+        self.length = 0
+        self.kv = KVBuffer(config, min(capacity, config.max_seq_len), device, dtype)
+        self.statistics = WindowStatistics(config, window, device, dtype) if window else None
+        self.glimpse = Glimpse(config, device, dtype)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of scores: [num_layers, num_kv_heads, length]."""
+        return self.config.num_layers, self.config.num_kv_heads, self.length
+
+    # ------------------------------------------------------------------------------------ passes
+
+    def check_dense(self, num_rows: int) -> None:
+        """Raises ValueError for rows beyond the model's context."""
+        self._check_room(self.length, num_rows)
+
+    def begin_dense(self, num_rows: int, is_observed: bool) -> Span:
+        self.glimpse.tail_length = 0
+        self._reserve(self.length + num_rows)
+        span = Span(self.kv, self.length, self.length, num_rows, self.statistics)
+        if self.statistics is not None:
+            self.statistics.commit(self.length)
+            span.query_slots = self.statistics.begin(self.length, num_rows)
+            if is_observed and num_rows <= MAX_WEIGHTED_ROWS:
+                span.observed = self.statistics.room(num_rows, self.length + num_rows)
+        return span
+
+    def end_dense(self, span: Span) -> None:
+        self.length += span.num_rows
+        if self.statistics is not None and span.observed is not None:
+            self.statistics.expect(span.start, span.observed)
+
+    def check_draft(self, num_rows: int, num_layers: int) -> None:
+        """Raises RuntimeError without a glimpse, ValueError for rows that cannot follow it."""
+        glimpse = self.glimpse
+        if not glimpse.exists:
+            raise RuntimeError("the sequence has no glimpse: refresh it before drafting")
+        if glimpse.tail_length and num_layers > glimpse.tail_layers:
+            raise ValueError(
+                f"exit_layer={num_layers}: must be at most {glimpse.tail_layers}, where the draft "
+                "tail stopped; refresh drops it"
+            )
+        self._check_room(self.length + glimpse.tail_length, num_rows)
+
+    def begin_draft(self, num_rows: int) -> Span:
+        glimpse = self.glimpse
+        position = self.length + glimpse.tail_length
+        if glimpse.is_whole:
+            self._reserve(position + num_rows)
+            return Span(self.kv, position, position, num_rows)
+        start = glimpse.size + glimpse.tail_length
+        glimpse.kv.reserve(start + num_rows, start)
+        return Span(glimpse.kv, start, position, num_rows)
+
+    def end_draft(self, span: Span, num_layers: int) -> None:
+        self.glimpse.tail_length += span.num_rows
+        self.glimpse.tail_layers = num_layers
+
+    # ----------------------------------------------------------------------------- between passes
+
+    def truncate(self, length: int) -> None:
+        self.check_length(length)
+        self.length = length
+        self.glimpse.truncate(length)
+        if self.statistics is not None:
+            self.statistics.commit(length)
+
+    def check_length(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length={length}: must be from 0 to {self.length}")
+
+    def scores(self, window: int) -> Tensor:
+        """As ``WindowStatistics.scores``. Raises ValueError for a window that is not kept."""
+        statistics = self.statistics
+        if statistics is None or not 1 <= window <= statistics.window:
+            kept = 0 if statistics is None else statistics.window
+            raise ValueError(
+                f"window={window}: must be from 1 to the {kept} queries that the sequence was "
+                "opened to keep"
+            )
+        statistics.commit(self.length)
+        return statistics.scores(self.kv, window, self.length)
+
+    def refresh(self, spec: IndexSpec) -> None:
+        check_spec(spec, self.shape)
+        self.glimpse.tail_length = 0
+        if spec.budget >= self.length:
+            self.glimpse.is_whole = True
+            return
+        scores = self.scores(spec.window) if spec.window else spec.scores
+        self.glimpse.refresh(self.kv, choose(spec, scores, self.shape, self.kv.keys.device))
+
+    def index(self) -> Tensor:
+        """Positions in the glimpse, ascending. Raises RuntimeError without one."""
+        if self.glimpse.is_whole:
+            return torch.arange(self.length, device=self.kv.keys.device).expand(self.shape).clone()
+        if self.glimpse.index is None:
+            raise RuntimeError("the sequence has no glimpse: refresh it first")
+        return self.glimpse.index.sort(dim=2).values
+
+    def copy_from(self, other: SequenceState, length: int) -> None:
+        """Become a copy of the first ``length`` positions of ``other``."""
+        self.kv.copy_from(other.kv, length)
+        self.length = length
+        if self.statistics is not None:
+            self.statistics.copy_from(other.statistics, length)
+
+    def _reserve(self, num_positions: int) -> None:
+        used = self.length + self.glimpse.tail_length * self.glimpse.is_whole
+        self.kv.reserve(num_positions, used, self.config.max_seq_len)
+
+    def _check_room(self, start: int, num_rows: int) -> None:
+        excess = start + num_rows - self.config.max_seq_len
+        if excess > 0:
+            raise ValueError(
+                f"{num_rows} tokens from position {start} on: {excess} more than fit into the "
+                f"model's context of {self.config.max_seq_len}"
+            )
