@@ -18,7 +18,7 @@ from glimpse.acceptance import (
     Greedy,
     Rejection,
     acceptances,
-    default_acceptance,
+    resolve_acceptance,
 )
 from glimpse.config import Method, SamplingParams
 from glimpse.sampling import process_logits
@@ -260,7 +260,7 @@ def random_drafter(seed: int, vocab: int) -> Callable[[Sequence], Draft]:
 @pytest.mark.parametrize("name", ["greedy", "coupled"])
 def test_any_draft_gives_the_tokens_of_plain_decoding(name: str, options: dict[str, float]) -> None:
     if name == "greedy" and options["temperature"] > 0:
-        name = default_acceptance(SamplingParams(**options))
+        name = resolve_acceptance("auto", SamplingParams(**options))
     rule, target = RULES[name], random_table(6, vocab=8)
     plain, _ = decode(rule, make_sequence(**options), target, 40)
     drafters = {
@@ -356,6 +356,12 @@ def test_the_registry_builds_every_rule_by_name() -> None:
         assert acceptances.build(name) == rule
 
 
-def test_the_default_rule() -> None:
-    assert default_acceptance(SamplingParams(temperature=0)) == "greedy"
-    assert default_acceptance(SamplingParams(temperature=0.1)) == "coupled"
+def test_auto_is_greedy_at_temperature_0_and_coupled_above() -> None:
+    greedy, sampled = SamplingParams(temperature=0), SamplingParams(temperature=0.1)
+    assert resolve_acceptance("auto", greedy) == "greedy"
+    assert resolve_acceptance("auto", sampled) == "coupled"
+    assert resolve_acceptance("rejection", sampled) == "rejection"
+    with pytest.raises(ValueError, match=r"needs temperature=0, not 0\.1"):
+        resolve_acceptance("greedy", sampled)
+    with pytest.raises(ValueError, match="unknown acceptance 'warp'"):
+        resolve_acceptance("warp", greedy)

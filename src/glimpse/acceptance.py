@@ -38,9 +38,16 @@ class Acceptance(Protocol):
 acceptances: Registry[Acceptance] = Registry("acceptance")
 
 
-def default_acceptance(params: SamplingParams) -> str:
-    """Greedy decoding at temperature 0, else coupled sampling."""
-    return "greedy" if params.is_greedy else "coupled"
+def resolve_acceptance(name: str, params: SamplingParams) -> str:
+    """The rule that ``name`` stands for: ``auto`` is greedy at temperature 0, else coupled.
+
+    Raises ValueError for an unknown rule, and for greedy at a temperature above 0.
+    """
+    if name == "auto":
+        return "greedy" if params.is_greedy else "coupled"
+    if acceptances.get(name) is Greedy:
+        _require_greedy(params)
+    return name
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,11 @@ class Greedy:
     def propose(
         self, sequence: Sequence, draft: Draft, logits: Tensor
     ) -> tuple[int, Tensor | None]:
-        _require_greedy(sequence)
+        _require_greedy(sequence.params)
         return greedy_tokens(logits[None], sequence, draft.token_ids)[0], None
 
     def accept(self, sequence: Sequence, draft: Draft, logits: Tensor) -> list[int]:
-        _require_greedy(sequence)
+        _require_greedy(sequence.params)
         _require_rows(draft, logits)
         targets = greedy_tokens(logits, sequence, draft.token_ids)
         pairs = zip(draft.token_ids, targets, strict=False)
@@ -143,10 +150,10 @@ def _probs(log_probs: Tensor) -> NDArray[np.float64]:
     return probs
 
 
-def _require_greedy(sequence: Sequence) -> None:
-    if not sequence.params.is_greedy:
+def _require_greedy(params: SamplingParams) -> None:
+    if not params.is_greedy:
         raise ValueError(
-            f"acceptance 'greedy' needs temperature=0, not {sequence.params.temperature}; "
+            f"acceptance 'greedy' needs temperature=0, not {params.temperature}; "
             "valid when sampling: coupled, rejection"
         )
 

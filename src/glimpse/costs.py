@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,7 +28,7 @@ FORGET = 0.97
 SWEEPS = 2
 """Rounds of coordinate descent with each observation; the fit starts from the last one."""
 MAX_SURPRISE = 1.5
-"""At a known point, the factor by which one observation may differ at most in what is learned."""
+"""Slower than expected by more than this factor, an observation is not believed at once."""
 
 PRIOR = (0.45, 0.05, 0.45, 0.05)
 """Before anything was seen, shares of a plain pass: once, per row, per position, per both."""
@@ -36,7 +36,8 @@ RIDGE = (0.1, 1.0, 0.1, 1.0)
 """What the prior of each share weighs, in observations."""
 
 Features = Sequence[float]
-Profile = Callable[[float], Features]
+Line = tuple[float, float]
+"""The linear model along one axis: intercept and slope."""
 
 
 class CostModel:
@@ -56,13 +57,18 @@ class CostModel:
         self._table = _Table()
         self._accounted = 0.0
 
-    def observe_draft(self, batch: int, context: int, seconds: float) -> None:
-        """One draft step of ``batch`` sequences with ``context`` positions in their glimpses."""
+    def observe_draft(self, batch: int, context: int, seconds: float, num_steps: int = 1) -> None:
+        """One draft step of ``batch`` sequences with ``context`` positions in their glimpses.
+
+        With ``num_steps`` it stands for so many alike, of ``seconds`` each.
+        """
+        self._accounted += num_steps * seconds
         self._observe(self._table.draft, batch, (batch, batch, context), seconds)
 
     def observe_verify(self, rows: int, batch: int, context: int, seconds: float) -> None:
         """One dense pass over ``rows`` tokens, last ones and drafts, of ``batch`` sequences."""
         point = max(1, round(rows / batch))
+        self._accounted += seconds
         self._observe(self._table.verify, point, (rows, batch, context), seconds)
 
     def observe_round(self, is_drafting: bool, seconds: float) -> None:
@@ -82,8 +88,9 @@ class CostModel:
         if not draft.points:
             return DRAFT_SHARE * self.verify(batch, batch)
         each = draft.context if context is None else context / batch
-        seconds = draft.predict(batch, lambda b: draft.features(b, b, each * b), (each,))
-        return self._table.speed * seconds
+        size = each / draft.reference
+        w = draft.weights
+        return self._table.speed * draft.predict(batch, (w[0], w[1] + (w[2] + w[3]) * size))
 
     def verify(self, rows: float, batch: int = 1, context: int | None = None) -> float:
         """Seconds of a dense pass over ``rows`` tokens of ``batch`` sequences; by default with
@@ -92,11 +99,10 @@ class CostModel:
         Before any was observed: the prior shape, to the scale of the draft steps if there were any.
         """
         verify = self._table.verify
-        size = verify.context * batch if context is None else context
-        seconds = verify.predict(
-            rows / batch, lambda r: verify.features(r * batch, batch, size), (batch, size)
-        )
-        return self._table.speed * seconds
+        size = (verify.context * batch if context is None else context) / verify.reference
+        w = verify.weights
+        line = (w[0] + w[2] * size, w[1] * batch + w[3] * size)
+        return self._table.speed * verify.predict(rows / batch, line)
 
     def overhead(self, is_drafting: bool) -> float:
         """Seconds of a round outside draft steps and verify pass; 0 before any was observed."""
@@ -141,24 +147,28 @@ class CostModel:
     ) -> None:
         if self.is_pinned or not 0 < seconds < math.inf:
             return
-        self._accounted += seconds
         table, (_, batch, context) = self._table, size
-        is_first = not surface.points
-        if is_first:
-            surface.reference = max(MIN_REFERENCE, context / batch)
+        seconds /= table.speed
         surface.context = context / batch
+        if not surface.points:
+            self._begin(surface, size, seconds)
         x = surface.features(*size)
-        if is_first:
-            surface.rescale(seconds / table.speed, x)
-        bounded = seconds / table.speed
-        if len(surface.points.get(point, ())) >= 2:
-            expected = surface.at(point, x)
-            table.drift(bounded / expected)
-            bounded = max(expected / MAX_SURPRISE, min(expected * MAX_SURPRISE, bounded))
-        if surface is table.draft and not table.verify.points:
-            plain = table.verify.features(batch, batch, table.verify.context * batch)
-            table.verify.rescale(seconds / table.speed / DRAFT_SHARE, plain)
-        surface.observe(point, x, seconds / table.speed, bounded)
+        expected = surface.base(x) * surface.correction(point)
+        if len(surface.points.get(point, ())) > 1:
+            table.drift(seconds / expected)
+        surface.observe(point, x, seconds, expected)
+
+    def _begin(self, surface: _Surface, size: tuple[int, int, int], seconds: float) -> None:
+        """Give a surface its scale before its first observation."""
+        _, batch, context = size
+        verify = self._table.verify
+        plain = verify.features(batch, batch, verify.context * batch)
+        surface.reference = max(MIN_REFERENCE, context / batch)
+        if surface is not verify and not verify.points:
+            verify.rescale(seconds / DRAFT_SHARE, plain)
+        elif surface is not verify:
+            seconds = min(seconds, MAX_SURPRISE * DRAFT_SHARE * verify.base(plain))
+        surface.rescale(seconds, surface.features(*size))
 
 
 @dataclass
@@ -176,7 +186,7 @@ class _Surface:
     """Positions per sequence at the latest observation."""
 
     def __post_init__(self) -> None:
-        self._curves: dict[tuple[float, ...], tuple[list[int], list[float]]] = {}
+        self._curves: dict[Line, tuple[list[int], list[float]]] = {}
 
     def features(self, rows: float, batch: float, context: float) -> tuple[float, ...]:
         size = context / self.reference
@@ -187,11 +197,16 @@ class _Surface:
         w = self.weights
         return w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3]
 
-    def at(self, point: int, x: Features) -> float:
-        """The model corrected by what was observed at a known point, more so the more there is."""
-        seen = self.points[point]
-        ratio = _typical([seconds / self.base(features) for features, seconds in seen])
-        return self.base(x) * math.pow(ratio, len(seen) / (len(seen) + 1))
+    def correction(self, point: int) -> float:
+        """By how much observations differ from the model; the more of them, the more they count.
+
+        One that is far too slow waits for a second: most likely something disturbed it.
+        """
+        seen = self.points.get(point, ())
+        ratios = [seconds / self.base(x) for x, seconds in seen]
+        if not ratios or (len(ratios) == 1 and ratios[0] > MAX_SURPRISE):
+            return 1.0
+        return math.pow(_typical(ratios), len(ratios) / (len(ratios) + 1))
 
     def rescale(self, seconds: float, x: Features) -> None:
         """Let the prior, and with it the model, predict ``seconds`` at ``x``."""
@@ -199,35 +214,38 @@ class _Surface:
         self.weights = [factor * weight for weight in self.weights]
         self.prior = list(self.weights)
 
-    def observe(self, point: int, x: tuple[float, ...], seconds: float, bounded: float) -> None:
-        """Note an observation; ``bounded`` is what the linear model shall learn of it."""
+    def observe(self, point: int, x: tuple[float, ...], seconds: float, expected: float) -> None:
         seen = self.points.setdefault(point, [])
         seen.append((x, seconds))
         del seen[:-RECENT]
-        self._fit(x, bounded)
+        if len(seen) > 1 or seconds <= MAX_SURPRISE * expected:
+            self._fit(x, min(seconds, MAX_SURPRISE * expected))
         self._curves.clear()
 
-    def predict(self, point: float, profile: Profile, key: tuple[float, ...]) -> float:
-        """Seconds at a point, known or not; ``key`` names the profile among recent ones."""
+    def predict(self, point: float, line: Line) -> float:
+        """Seconds at a point, known or not, where the linear model is ``line`` along the points."""
+        intercept, slope = line
         if not self.points:
-            return self.base(profile(point))
-        if key not in self._curves:
-            self._curves[key] = self._curve(profile)
-        points, values = self._curves[key]
+            return intercept + slope * point
+        if line not in self._curves:
+            self._curves[line] = self._curve(line)
+        points, values = self._curves[line]
         i = bisect_left(points, point)
         if 0 < i < len(points):
             left, right = points[i - 1], points[i]
             share = (point - left) / (right - left)
             return values[i - 1] + share * (values[i] - values[i - 1])
         i = min(i, len(points) - 1)
-        return values[i] * self.base(profile(point)) / self.base(profile(points[i]))
+        return values[i] * (intercept + slope * point) / (intercept + slope * points[i])
 
-    def _curve(self, profile: Profile) -> tuple[list[int], list[float]]:
-        """Times at the known points of a profile, made non-decreasing by weighted pooling."""
-        points = sorted(self.points)
+    def _curve(self, line: Line) -> tuple[list[int], list[float]]:
+        """Times at the known points, made non-decreasing by pooling neighbours in their weight."""
+        points, (intercept, slope) = sorted(self.points), line
         pools: list[tuple[float, int, int]] = []
         for point in points:
-            value, weight, size = self.at(point, profile(point)), len(self.points[point]), 1
+            value = (intercept + slope * point) * self.correction(point)
+            # Squared: of two that contradict each other, the one seen once is the outlier.
+            weight, size = len(self.points[point]) ** 2, 1
             while pools and pools[-1][0] > value:
                 left, left_weight, left_size = pools.pop()
                 value = (value * weight + left * left_weight) / (weight + left_weight)

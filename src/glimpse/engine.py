@@ -12,12 +12,13 @@ from itertools import pairwise
 from torch import Tensor
 
 from glimpse import methods, stopping
-from glimpse.acceptance import Acceptance, acceptances, default_acceptance
+from glimpse.acceptance import Acceptance, acceptances, resolve_acceptance
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import KeepDrafting, Proposal
 from glimpse.methods import Plugins
+from glimpse.prefill import read
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
     Draft,
@@ -29,9 +30,6 @@ from glimpse.types import (
     Sequence,
     Statistics,
 )
-
-PREFILL_CHUNK = 512
-"""Prompt tokens per prefill pass; chunk edges lie at absolute multiples of it."""
 
 
 class Engine:
@@ -174,48 +172,6 @@ class Engine:
 
     # ------------------------------------------------------------------------------ sequences
 
-    def read(
-        self,
-        prompt_ids: SequenceOf[int],
-        statistics: Statistics,
-        *,
-        handle: int | None = None,
-        capacity: int = 0,
-        progress: Progress | None = None,
-    ) -> int:
-        """Prefill: KV of all of a prompt but its last token, which the first round reads.
-
-        ``handle`` is KV that already holds a beginning of this prompt: only the rest is read.
-        Raises ValueError for an empty prompt or one beyond the context.
-        """
-        limit = self.runner.config.max_seq_len
-        if not prompt_ids:
-            raise ValueError("the prompt is empty: it must have at least one token")
-        if len(prompt_ids) >= limit:
-            raise ValueError(
-                f"the prompt has {len(prompt_ids)} tokens: {len(prompt_ids) - limit + 1} more than "
-                f"fit into the model's context of {limit} with room for an answer"
-            )
-        if handle is None:
-            handle = self.runner.open(max(capacity, len(prompt_ids)), statistics)
-        try:
-            self._prefill(handle, prompt_ids[:-1], progress)
-        except BaseException:
-            self.runner.close(handle)
-            raise
-        return handle
-
-    def _prefill(self, handle: int, token_ids: SequenceOf[int], progress: Progress | None) -> None:
-        """Read in chunks; their edges lie at absolute multiples of the chunk size."""
-        start = self.runner.length(handle)
-        while start < len(token_ids):
-            stop = min(len(token_ids), (start // PREFILL_CHUNK + 1) * PREFILL_CHUNK)
-            chunk = Segment(handle, token_ids[start:stop], num_logits=0)
-            self.runner.forward(RaggedBatch([chunk]))
-            start = stop
-            if progress is not None:
-                progress(stop, len(token_ids))
-
     def open(
         self,
         prompt_ids: SequenceOf[int],
@@ -228,15 +184,18 @@ class Engine:
         handle: int | None = None,
         progress: Progress | None = None,
     ) -> Sequence:
-        """Read a prompt and return its sequence; ``handle`` is as for ``read``."""
+        """Read a prompt and return its sequence; ``handle`` is as for ``prefill.read``."""
         started = time.perf_counter()
-        acceptance = method.acceptance
-        if acceptance == "auto":
-            acceptance = default_acceptance(params)
+        acceptance = resolve_acceptance(method.acceptance, params)
         capacity = min(self.runner.config.max_seq_len, len(prompt_ids) + params.max_tokens)
         statistics = self.statistics(method)
-        handle = self.read(
-            prompt_ids, statistics, handle=handle, capacity=capacity, progress=progress
+        handle = read(
+            self.runner,
+            prompt_ids,
+            statistics,
+            handle=handle,
+            capacity=capacity,
+            progress=progress,
         )
         sequence = Sequence(
             handle=handle,
@@ -280,9 +239,11 @@ class Engine:
                 num_drafted + len(outcomes), len(outcomes), context, self._seconds["verify"]
             )
             self.costs.observe_round(num_drafted > 0, seconds)
-            for plugins, members in self._by_method([outcome.sequence for outcome in outcomes]):
+            # The first round of a sequence was not planned: there is nothing to learn from it.
+            planned = [outcome for outcome in outcomes if outcome.sequence.stats.rounds > 0]
+            for plugins, members in self._by_method([outcome.sequence for outcome in planned]):
                 if plugins.drafter is not None:
-                    plugins.controller.learn([outcomes[i] for i in members], seconds)
+                    plugins.controller.learn([planned[i] for i in members], seconds)
 
     def _count(self, outcomes: list[Outcome], seconds: float) -> None:
         """Enter the round into the statistics of its sequences."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any, cast
 
-from glimpse import models, runners
+from glimpse import models, prefill, runners
 from glimpse.config import Method, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.engine import Engine
@@ -178,7 +178,7 @@ class LLM:
         """
         statistics = statistics or self.engine.statistics(self.method)
         handle = self.prefixes.take(prompt_ids, statistics, [])
-        return self.engine.read(prompt_ids, statistics, handle=handle, progress=progress)
+        return prefill.read(self.runner, prompt_ids, statistics, handle=handle, progress=progress)
 
     def _run(
         self,
@@ -242,6 +242,8 @@ class LLM:
     ) -> Iterator[_Request]:
         seed = secrets.randbits(63) if params.seed is None else params.seed
         for index, prompt in enumerate(_as_list(prompts)):
+            if not prompt:  # The tokenizer may add a token of its own, but that is no prompt.
+                raise ValueError("the prompt is empty: it must have at least one token")
             prompt_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
             for choice in range(params.n):
                 yield _Request(index, choice, prompt_ids, seed)

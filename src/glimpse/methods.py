@@ -8,6 +8,7 @@ from glimpse.acceptance import acceptances
 from glimpse.config import Method
 from glimpse.controllers import Controller, controllers
 from glimpse.drafters import Drafter, drafters
+from glimpse.registry import parse_spec
 from glimpse.selection import Selection, selections
 from glimpse.types import Capabilities, Statistics
 
@@ -77,8 +78,9 @@ def get_method(
 
 
 def with_option(spec: str, key: str, value: object) -> str:
-    """Add ``key=value`` to a plugin spec; the last mention of a key wins."""
-    return f"{spec}{',' if ':' in spec else ':'}{key}={value}"
+    """A plugin spec with ``key=value`` added, or in the place of what it said of ``key``."""
+    name, options = parse_spec(spec)
+    return f"{name}:" + ",".join(f"{k}={v}" for k, v in {**options, key: value}.items())
 
 
 def build(method: Method) -> Plugins:

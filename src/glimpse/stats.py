@@ -26,6 +26,7 @@ class Stats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    """Drafted tokens that the target agreed with, those that a stop then cut off included."""
     repetition: float = 0.0
     """Share of the output's 8-grams that occurred in it before: loops flatter acceptance."""
     draft_lengths: Counter[int] = field(default_factory=Counter)

@@ -49,7 +49,9 @@ class Sequence:
     """The sequence's own random stream, for rejection sampling."""
 
     def __post_init__(self) -> None:
-        self.rng = np.random.Generator(np.random.Philox(key=[self.seed, self.choice]))
+        # An explicit dtype: numpy takes a list with a seed of 2**63 or more through float.
+        key = np.array([self.seed, self.choice], dtype=np.uint64)
+        self.rng = np.random.Generator(np.random.Philox(key=key))
 
     @cached_property
     def prompt_token_set(self) -> frozenset[int]:

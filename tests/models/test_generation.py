@@ -90,6 +90,13 @@ def test_value_of_wrong_type(folder, edit_json):
         _defaults(folder)
 
 
+@pytest.mark.parametrize("eos", ["</s>", [2, None], 2.5])
+def test_eos_of_wrong_type(folder, edit_json, eos):
+    edit_json(folder / "generation_config.json", eos_token_id=eos)
+    with pytest.raises(ModelError, match=r"eos_token_id=.* must be one id or a list"):
+        _defaults(folder)
+
+
 def test_settings_without_equivalent_are_logged(folder, edit_json, caplog):
     edit_json(folder / "generation_config.json", no_repeat_ngram_size=3, typical_p=1.0)
     with caplog.at_level(logging.WARNING):

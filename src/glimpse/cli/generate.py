@@ -93,16 +93,20 @@ def _show_defaults(llm: LLM) -> None:
 def _follow(events: Iterator[Event], *, echo: bool) -> list[Generation]:
     """Run to the end or to Ctrl-C, streaming the first text; all texts, as far as they got."""
     last: dict[int, Event] = {}
+    shown = ""
     try:
         for event in events:
             last[event.choice] = event
             if echo and event.choice == 0:
+                shown += event.text
                 sys.stdout.write(event.text)
                 sys.stdout.flush()
     except KeyboardInterrupt:
         console.print("\ninterrupted: what was generated is kept", style="yellow")
     generations = [last[choice].generation for choice in sorted(last)]
-    if echo:
+    if echo and generations:
+        # An interrupt releases text that was held back, as it could have begun a stop string.
+        sys.stdout.write(generations[0].text[len(shown) :])
         _print_rest(generations)
     return generations
 

@@ -71,71 +71,63 @@ class PaperCalibration:
 
 
 class OnlineCalibration:
-    """What was observed sets the level, by position and sequence; a token's signal moves it.
-
-    The level is a decayed acceptance count, shrunk towards coarser ones and in the end a prior. The
-    effect of entropy and margin, as they differ from their running means, is a Bayesian logistic
-    regression (extended Kalman filter) whose prior is what one model showed in greedy decoding.
-    """
+    """..."""
 
     def __init__(self, max_k: int) -> None:
         self._counts = [[0.0, 0.0] for _ in range(max_k)]
-        self._by_sequence: WeakKeyDictionary[Sequence, list[float]] = WeakKeyDictionary()
-        self._means = [SQRT_ENTROPY, LOG_MARGIN]
-        self._weights = [0.0, ENTROPY_SLOPE, MARGIN_SLOPE]
-        self._covariance = [[V0, 0.0, 0.0], [0.0, V1, 0.0], [0.0, 0.0, V2]]
+        self._regressions = {True: _Regression(GREEDY), False: _Regression(SAMPLED)}
+        self._levels = self._smooth()
 
     def probability(self, sequence: Sequence, position: int, signal: DraftSignal) -> float:
-        level = self._logits(sequence)[position]
-        return _sigmoid(level + _dot(self._weights, self._features(signal)))
+        return self._regressions[sequence.params.is_greedy].predict(_features(signal))
 
     def profile(self, sequence: Sequence) -> list[float]:
-        return [_sigmoid(level) for level in self._logits(sequence)]
+        return self._levels
 
     def learn(self, outcome: Outcome) -> None:
-        levels = self._logits(outcome.sequence)
         for count in self._counts:
             count[0] *= FORGET
             count[1] *= FORGET
+        regression = self._regressions[outcome.sequence.params.is_greedy]
         for i, signal in enumerate(outcome.draft.signals[: outcome.num_accepted + 1]):
             is_accepted = i < outcome.num_accepted
-            x = self._features(signal)
-            self._update(x, levels[i], is_accepted)
+            regression.update(_features(signal), is_accepted)
             self._counts[i][0] += is_accepted
             self._counts[i][1] += 1.0
-            self._means[0] += MEAN_RATE * x[1]
-            self._means[1] += MEAN_RATE * x[2]
+        self._levels = self._smooth()
 
-    def _logits(self, sequence: Sequence) -> list[float]:
+    def _smooth(self) -> list[float]:
         accepted = sum(c[0] for c in self._counts)
         reached = sum(c[1] for c in self._counts)
         mean = (accepted + PRIOR_WEIGHT * PRIOR_ACCEPTANCE) / (reached + PRIOR_WEIGHT)
-        return [_logit((a + POSITION_WEIGHT * mean) / (n + POSITION_WEIGHT)) for a, n in self._counts]
+        return [(a + POSITION_WEIGHT * mean) / (n + POSITION_WEIGHT) for a, n in self._counts]
 
-    def _features(self, signal: DraftSignal) -> list[float]:
-        return [
-            1.0,
-            math.sqrt(max(signal.entropy, 0.0)) - self._means[0],
-            math.log(signal.margin + 0.02) - self._means[1],
-        ]
+class _Regression:
+    def __init__(self, prior):
+        self.weights = list(prior[0])
+        self.covariance = [[prior[1][i] if i == j else 0.0 for j in range(3)] for i in range(3)]
 
-    def _update(self, x: list[float], level: float, is_accepted: bool) -> None:
-        p = _sigmoid(level + _dot(self._weights, x))
-        cov = self._covariance
+    def predict(self, x):
+        return _sigmoid(_dot(self.weights, x))
+
+    def update(self, x: list[float], is_accepted: bool) -> None:
+        p = self.predict(x)
+        cov = self.covariance
+        for i in range(3): cov[i][i] += Q[i]
         towards = [_dot(row, x) for row in cov]
         variance = p * (1 - p)
         gain = 1.0 / (1.0 + variance * _dot(towards, x))
         for i in range(3):
-            self._weights[i] += gain * towards[i] * (is_accepted - p)
+            self.weights[i] += gain * towards[i] * (is_accepted - p)
             for j in range(3):
                 cov[i][j] -= gain * variance * towards[i] * towards[j]
-            cov[i][i] += Q * (PV[i] - cov[i][i])
 
-SQRT_ENTROPY, LOG_MARGIN = 0.8, 0.5
-ENTROPY_SLOPE, MARGIN_SLOPE = -0.6, 0.6
-V0, V1, V2 = PV = 0.1, 0.5, 0.25
-Q = 0.02
-MEAN_RATE = 0.03
+Q=(.005,.0005,.002)
+GREEDY = ((1.0, -0.6, 1.5), (1.0, 0.1, 0.5))
+SAMPLED = ((2.9, -0.5, 0.2), (1.0, 0.1, 0.05))
+
+def _features(signal):
+    return (1.0, math.sqrt(max(signal.entropy, 0.0)), min(signal.margin, 4.0))
 
 
 def _dot(a: list[float], b: list[float]) -> float:

@@ -1,9 +1,9 @@
-"""The paper's controller: draft while the expected efficiency of the round still rises."""
+"""The paper's controller: draft while that is expected to pay, and not at all where it cannot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from glimpse.controllers import controllers
@@ -13,14 +13,15 @@ from glimpse.efficiency import best_length
 from glimpse.types import Draft, Outcome, Sequence
 
 FIRST_CAP = 2
-W=4.0
-EMA=.9
+LOOKAHEAD = 3
+MODEL_WEIGHT = 4.0
+FORGET = 0.9
 
 
 @controllers.register
 @dataclass
 class Efficiency:
-    """..."""
+    """Expected step-wise efficiency (SparseSpec-L, Eq. 6-8)."""
 
     calibration: Literal["online", "paper"] = "online"
     max_k: int = 16
@@ -36,75 +37,75 @@ class Efficiency:
         )
         self._is_on = False
         self._credit = 0.0
-        self._reach: dict[int, tuple[int, float]] = {}
-        self._E = self._T = 0.0
+        self._tokens = self._seconds = 0.0
+        self._known: dict[int, list[float]] = {}
 
     def plan(self, sequences: SequenceOf[Sequence], costs: CostModel) -> list[int]:
         batch = len(sequences)
-        context = sum(len(sequence.token_ids) for sequence in sequences)
-        self._reach.clear()
-        self._draft_cost = costs.draft(batch)
-        extra = costs.overhead(True)
-        self._verify = [
-            costs.verify((k + 1) * batch, batch, context) + (extra if k else costs.overhead(False))
-            for k in range(self.max_k + 1)
-        ]
-        self._profile = self._calibration.profile(sequences[0])
-        kk, r1 = best_length(self._profile, self._draft_cost, self._verify, range(1, self.max_k + 1))
-        t = kk*self._draft_cost+self._verify[kk]
-        blended = (W*r1*t+self._E)/(W*t+self._T)
-        gain = blended * self._verify[0]
-        self._seconds_per_token = 1 / max(blended, 1/self._verify[0])
-        was = self._is_on
-        self._is_on = gain > (1 - self.hysteresis if self._is_on else 1 + self.hysteresis)
-        if was and not self._is_on: self._credit = 0.0
-        if not self._is_on:
-            self._E = self._T = 0.
-            loss = self._draft_cost + self._verify[1] - self._verify[0]
-            if self._credit < loss:
-                return [0] * batch
-            return [1] * batch
-        cap = self.max_k if costs.num_drafts(batch) else FIRST_CAP
-        self._need = self._thresholds()
-        return [cap] * batch
-
-    def _thresholds(self):
-        n = self.max_k
-        need = []
-        for j in range(n):
-            best = 1e9
-            reach = tokens = 0.0
-            reach = 1.0
-            for m in range(j, n):
-                reach *= self._profile[m]
-                tokens += reach
-                cost = (m - j + 1) * self._draft_cost + self._verify[m + 1] - self._verify[j]
-                best = min(best, cost / (tokens * self._seconds_per_token))
-            need.append(best)
-        return need
+        self._price(sequences, costs)
+        profiles = [self._calibration.profile(sequence) for sequence in sequences]
+        self._profile = [sum(column) / batch for column in zip(*profiles, strict=True)]
+        self._known = {sequence.handle: [] for sequence in sequences}
+        gain = self._gain()
+        was_on, self._is_on = self._is_on, gain > 1 + (-1 if self._is_on else 1) * self.hysteresis
+        if was_on and not self._is_on:
+            self._credit = self._tokens = self._seconds = 0.0
+        cap = self.max_k if self._is_on else int(self._credit >= self._loss_of_probe())
+        if self._is_on and costs.num_drafts(batch) == 0:
+            cap = min(cap, FIRST_CAP)
+        caps = [cap] * batch
+        self._drafting = [batch]
+        return caps
 
     def keep_drafting(self, sequence: Sequence, draft: Draft) -> bool:
-        seen, reach = self._reach.get(sequence.handle, (0, 1.0))
-        for i in range(seen,len(draft)):
-            reach *= self._calibration.probability(sequence, i, draft.signals[i])
-        self._reach[sequence.handle] = (len(draft), reach)
-        return reach > self._need[len(draft)]
+        known = self._probabilities(sequence, draft)
+        j = len(draft)
+        if self.calibration == "paper":
+            probabilities = known + self._profile[j:]
+            return best_length(probabilities, self._draft_cost, self._round_costs)[0] > j
+        reach = 1.0
+        for p in known: reach *= p
+        return reach > self._needed(j)
+
+    def _needed(self, j: int) -> float:
+        reach, tokens, best = 1.0, 0.0, float("inf")
+        for m in range(j, min(j + LOOKAHEAD, self.max_k)):
+            reach *= self._profile[m]
+            tokens += reach
+            cost = (m - j + 1) * self._draft_cost + self._round_costs[m + 1] - self._round_costs[j]
+            best = min(best, cost / tokens)
+        return best / self._seconds_per_token
 
     def learn(self, outcomes: SequenceOf[Outcome], seconds: float) -> None:
-        drafted = max(len(o.draft) for o in outcomes)
-        for o in outcomes:
-            if drafted:
-                self._calibration.learn(o)
-        if self._is_on and drafted:
-            E=1;r=1
-            for i,s in enumerate(outcomes[0].draft.signals):
-                r*=self._calibration.probability(outcomes[0].sequence,i,s); E+=r
-            T=drafted * self._draft_cost + self._verify[drafted]
-            self._E=EMA*self._E+E; self._T=EMA*self._T+T
+        k = max(len(outcome.draft) for outcome in outcomes)
+        if k == 0:
+            self._credit += self.probe_share * self._round_costs[0]
+            return
+        spent = k * self._draft_cost + self._round_costs[k]
         if not self._is_on:
-            if drafted:
-                tokens = sum(o.num_committed for o in outcomes) / len(outcomes)
-                self._credit += tokens * self._verify[0] - (drafted * self._draft_cost + self._verify[drafted])
-            else:
-                self._credit += self.probe_share * self._verify[0]
-            self._credit = min(self._credit, 2 * self._verify[0])
+            made = sum(o.num_committed for o in outcomes) / len(outcomes)
+            self._credit += made * self._round_costs[0] - spent
+            self._credit = min(self._credit, 2 * self._round_costs[0])
+        for outcome in outcomes:
+            self._calibration.learn(outcome)
+
+    def _price(self, sequences, costs):
+        batch = len(sequences)
+        context = sum(len(sequence.token_ids) for sequence in sequences)
+        self._draft_cost = costs.draft(batch)
+        self._round_costs = [costs.verify((k + 1) * batch, batch, context) + costs.overhead(k > 0) for k in range(self.max_k + 1)]
+
+    def _gain(self):
+        k, rate = best_length(self._profile, self._draft_cost, self._round_costs, range(1, self.max_k + 1))
+        plain = self._round_costs[0]
+        self._seconds_per_token = min(plain, 1 / rate)
+        return rate * plain
+
+    def _loss_of_probe(self):
+        return self._draft_cost + self._round_costs[1] - self._round_costs[0]
+
+    def _probabilities(self, sequence: Sequence, draft: Draft) -> list[float]:
+        known = self._known[sequence.handle]
+        for i in range(len(known), len(draft)):
+            known.append(self._calibration.probability(sequence, i, draft.signals[i]))
+        return known

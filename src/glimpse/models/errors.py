@@ -1,4 +1,4 @@
-"""The one exception for everything that is wrong with a model."""
+"""The one exception for everything that is wrong with a model, and a JSON reader that raises it."""
 
 from __future__ import annotations
 

@@ -54,20 +54,20 @@ def load_generation_defaults(files: ModelFiles) -> GenerationDefaults:
     if files.format == "gguf":
         names = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
         stated = [files.gguf.metadata[name] for name in names if name in files.gguf.metadata]
-        return GenerationDefaults(_token_ids(stated))
+        return GenerationDefaults(_token_ids(files, stated))
     config = read_json(files.folder / "config.json")
     path = files.folder / "generation_config.json"
     generation = read_json(path) if path.is_file() else config
     eos = generation.get("eos_token_id")
-    return GenerationDefaults(
-        _token_ids(config.get("eos_token_id") if eos is None else eos), _sampling(files, generation)
-    )
+    eos_token_ids = _token_ids(files, config.get("eos_token_id") if eos is None else eos)
+    return GenerationDefaults(eos_token_ids, _sampling(files, generation))
 
 
-def _token_ids(stated: int | list[int] | None) -> frozenset[int]:
-    if stated is None:
-        return frozenset()
-    return frozenset(stated if isinstance(stated, list) else [stated])
+def _token_ids(files: ModelFiles, stated: Any) -> frozenset[int]:
+    token_ids = stated if isinstance(stated, list) else [] if stated is None else [stated]
+    if not all(isinstance(token_id, int) for token_id in token_ids):
+        raise ModelError(f"model {files.name!r}: eos_token_id={stated!r} must be one id or a list")
+    return frozenset(token_ids)
 
 
 def _sampling(files: ModelFiles, generation: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._reader = _Reader(path)
+            reader = _Reader(path)
             self.metadata = {
                 name: field.contents()
-                for name, field in self._reader.fields.items()
+                for name, field in reader.fields.items()
                 # The vocabulary is the tokenizer's business, and large.
                 if not (
                     name.startswith("tokenizer.") and field.types[0] == gguf.GGUFValueType.ARRAY
@@ -33,13 +33,11 @@ class GGUFFile:
             }
         except _UNREADABLE as error:
             raise ModelError(f"cannot read {path} as GGUF (cut short?): {error}") from error
-        if self._reader.byte_order != "I":
+        if reader.byte_order != "I":
             raise ModelError(f"{path} is in the byte order of another kind of machine")
-        self.tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         if self.metadata.get("split.count", 1) > 1:
-            raise ModelError(
-                f"{path} is one of {self.metadata['split.count']} GGUF parts; merge them"
-            )
+            raise ModelError(f"{path} is one of {self.metadata['split.count']} parts; merge them")
+        self.tensors = {tensor.name: tensor for tensor in reader.tensors}
 
     @property
     def architecture(self) -> str:
