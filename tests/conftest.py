@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +130,27 @@ def _byte_tokenizer() -> Any:
             "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def all_threads() -> Iterator[None]:
+    """As many threads as the machine has, for real weights; tiny models run faster on one."""
+    import torch
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    yield
+    torch.set_num_threads(1)
+
+
+def pytest_configure() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    from tests.near_ties import excused
+
+    terminalreporter.write_line(f"near-ties excused on real weights: {len(excused)}")
+    for line in excused:
+        terminalreporter.write_line(f"  {line}")

@@ -1,7 +1,8 @@
-"""The paper's controller: draft while that is expected to pay, and not at all where it cannot."""
+"""The paper's controller: draft as long as that is expected to pay, and not where it cannot."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Literal
@@ -12,100 +13,156 @@ from glimpse.costs import CostModel
 from glimpse.efficiency import best_length
 from glimpse.types import Draft, Outcome, Sequence
 
-FIRST_CAP = 2
+FIRST_CAP = 3
+"""Draft length as long as no draft step's cost is known."""
 LOOKAHEAD = 3
-MODEL_WEIGHT = 4.0
-FORGET = 0.9
+"""Further tokens looked at when one more alone does not pay (a verify pass may cost in steps)."""
+MAX_CREDIT = 2.0
+"""Plain rounds' worth of probing that can be saved up."""
 
 
 @controllers.register
 @dataclass
 class Efficiency:
-    """Expected step-wise efficiency (SparseSpec-L, Eq. 6-8)."""
+    """Draft length by expected step-wise efficiency (SparseSpec-L, Eq. 6 to 8).
+
+    ``calibration=paper`` follows the equations to the letter: after each token, Eq. 8 is evaluated
+    with the probabilities of those drafted and the recent mean for those to come, and drafting goes
+    on while k* is beyond. ``calibration=online`` takes probabilities from what was observed, and
+    goes on while the chance of reaching a token, times the seconds a token takes in the long run,
+    is above what it adds to the round: the stopping rule that maximises tokens per second.
+
+    Where no length beats plain decoding nothing is drafted, but for probes: they may lose at most
+    ``probe_share`` of the time, and what they win pays for more of them. ``hysteresis`` is the gain
+    or loss in speed at which drafting is taken up or given up. All costs are the cost model's, so a
+    pinned one makes every decision reproducible.
+    """
 
     calibration: Literal["online", "paper"] = "online"
     max_k: int = 16
     beta: float = 0.9
+    """Eq. 6's smoothing; only ``calibration=paper`` has it."""
     probe_share: float = 0.01
     hysteresis: float = 0.02
 
     def __post_init__(self) -> None:
+        if self.max_k < 1:
+            raise ValueError(f"max_k={self.max_k}: must be at least 1")
+        for name in ("beta", "probe_share", "hysteresis"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be from 0 to below 1")
         self._calibration: Calibration = (
             OnlineCalibration(self.max_k)
             if self.calibration == "online"
             else PaperCalibration(self.max_k, self.beta)
         )
+        self._round: _Round | None = None
         self._is_on = False
         self._credit = 0.0
-        self._tokens = self._seconds = 0.0
-        self._known: dict[int, list[float]] = {}
 
     def plan(self, sequences: SequenceOf[Sequence], costs: CostModel) -> list[int]:
-        batch = len(sequences)
-        self._price(sequences, costs)
         profiles = [self._calibration.profile(sequence) for sequence in sequences]
-        self._profile = [sum(column) / batch for column in zip(*profiles, strict=True)]
-        self._known = {sequence.handle: [] for sequence in sequences}
-        gain = self._gain()
-        was_on, self._is_on = self._is_on, gain > 1 + (-1 if self._is_on else 1) * self.hysteresis
+        self._round = this = _Round(sequences, profiles, costs)
+        was_on = self._is_on
+        self._is_on = this.gain > (1 - self.hysteresis if was_on else 1 + self.hysteresis)
         if was_on and not self._is_on:
-            self._credit = self._tokens = self._seconds = 0.0
-        cap = self.max_k if self._is_on else int(self._credit >= self._loss_of_probe())
-        if self._is_on and costs.num_drafts(batch) == 0:
-            cap = min(cap, FIRST_CAP)
-        caps = [cap] * batch
-        self._drafting = [batch]
+            self._credit = 0.0
+        if self._is_on:
+            cap = self.max_k if costs.num_drafts(this.batch) else min(FIRST_CAP, self.max_k)
+            caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
+        else:
+            caps = [int(self._credit >= this.loss_of_probe)] * this.batch
+        this.num_active = [sum(cap > 0 for cap in caps)]
         return caps
 
     def keep_drafting(self, sequence: Sequence, draft: Draft) -> bool:
-        known = self._probabilities(sequence, draft)
-        j = len(draft)
+        this = self._round
+        assert this is not None, "plan opens a round"
+        profile, known = this.profiles[sequence.handle], this.known[sequence.handle]
+        known += [
+            self._calibration.probability(sequence, signal)
+            for signal in draft.signals[len(known) :]
+        ]
         if self.calibration == "paper":
-            probabilities = known + self._profile[j:]
-            return best_length(probabilities, self._draft_cost, self._round_costs)[0] > j
-        reach = 1.0
-        for p in known: reach *= p
-        return reach > self._needed(j)
+            probabilities = known + profile[len(known) :]
+            keep = best_length(probabilities, this.draft_cost, this.round_costs)[0] > len(draft)
+        else:
+            keep = math.prod(known) > this.needed(profile, len(draft))
+        this.note(len(draft), keep)
+        return keep
 
-    def _needed(self, j: int) -> float:
-        reach, tokens, best = 1.0, 0.0, float("inf")
-        for m in range(j, min(j + LOOKAHEAD, self.max_k)):
-            reach *= self._profile[m]
-            tokens += reach
-            cost = (m - j + 1) * self._draft_cost + self._round_costs[m + 1] - self._round_costs[j]
-            best = min(best, cost / tokens)
-        return best / self._seconds_per_token
-
-    def learn(self, outcomes: SequenceOf[Outcome], seconds: float) -> None:
-        k = max(len(outcome.draft) for outcome in outcomes)
-        if k == 0:
-            self._credit += self.probe_share * self._round_costs[0]
+    def learn(self, outcomes: SequenceOf[Outcome], seconds: float) -> None:  # noqa: ARG002
+        this, self._round = self._round, None
+        if this is None:
             return
-        spent = k * self._draft_cost + self._round_costs[k]
-        if not self._is_on:
-            made = sum(o.num_committed for o in outcomes) / len(outcomes)
-            self._credit += made * self._round_costs[0] - spent
-            self._credit = min(self._credit, 2 * self._round_costs[0])
-        for outcome in outcomes:
+        planned = [outcome for outcome in outcomes if outcome.sequence.handle in this.profiles]
+        if not self._is_on and planned:
+            limit = MAX_CREDIT * this.round_costs[0]
+            self._credit = min(limit, self._credit + self._saved(this, planned))
+        for outcome in planned:
             self._calibration.learn(outcome)
 
-    def _price(self, sequences, costs):
-        batch = len(sequences)
+    def _saved(self, this: _Round, outcomes: list[Outcome]) -> float:
+        """Seconds a round adds to the credit for probes: a share of a plain round, or what a probe
+        saved over plain rounds for as many tokens (negative: what it lost).
+        """
+        k = max(len(outcome.draft) for outcome in outcomes)
+        if k == 0:
+            return self.probe_share * this.round_costs[0]
+        num_tokens = sum(outcome.num_committed for outcome in outcomes) / len(outcomes)
+        return num_tokens * this.round_costs[0] - (k * this.draft_cost + this.round_costs[k])
+
+
+class _Round:
+    """What a round would cost, and what is known of it so far."""
+
+    def __init__(
+        self, sequences: SequenceOf[Sequence], profiles: list[list[float]], costs: CostModel
+    ) -> None:
+        self.batch = batch = len(sequences)
+        self.profiles = dict(zip((s.handle for s in sequences), profiles, strict=True))
+        self.known: dict[int, list[float]] = {sequence.handle: [] for sequence in sequences}
+        """Acceptance probabilities of the tokens drafted."""
+        self.num_active = [batch]
+        """How many sequences drafted a first token, a second, ..."""
+        self._costs = costs
+        mean = profiles[0] if batch == 1 else [sum(p) / batch for p in zip(*profiles, strict=True)]
+        lengths = range(len(mean) + 1)
         context = sum(len(sequence.token_ids) for sequence in sequences)
-        self._draft_cost = costs.draft(batch)
-        self._round_costs = [costs.verify((k + 1) * batch, batch, context) + costs.overhead(k > 0) for k in range(self.max_k + 1)]
+        self.draft_cost = costs.draft(batch)
+        self.round_costs = [
+            costs.verify((k + 1) * batch, batch, context) + costs.overhead(k > 0) for k in lengths
+        ]
+        """Seconds of a round that drafts k tokens for each sequence, without its draft steps."""
+        plain = self.round_costs[0]
+        _, rate = best_length(mean, self.draft_cost, self.round_costs, lengths[1:])
+        self.gain = rate * plain
+        """Speed at the best length above 0 over that of plain decoding."""
+        self.seconds_per_token = min(plain, 1.0 / rate)
+        """In the long run, for each sequence of the batch."""
+        self.loss_of_probe = self.draft_cost + self.round_costs[1] - plain
 
-    def _gain(self):
-        k, rate = best_length(self._profile, self._draft_cost, self._round_costs, range(1, self.max_k + 1))
-        plain = self._round_costs[0]
-        self._seconds_per_token = min(plain, 1 / rate)
-        return rate * plain
+    def needed(self, profile: list[float], k: int) -> float:
+        """The chance of k drafts being accepted above which drafting further pays."""
+        draft_cost = self.draft_cost
+        num_active = self.num_active[k - 1] if k else self.num_active[0]
+        if num_active < self.batch:
+            # A step serves fewer sequences: each carries a larger share of it.
+            draft_cost = self._costs.draft(num_active) * self.batch / num_active
+        reach, tokens, least = 1.0, 0.0, math.inf
+        for n in range(k, min(k + LOOKAHEAD, len(profile))):
+            reach *= profile[n]
+            tokens += reach
+            added = (n + 1 - k) * draft_cost + self.round_costs[n + 1] - self.round_costs[k]
+            least = min(least, added / tokens)
+        return least / self.seconds_per_token
 
-    def _loss_of_probe(self):
-        return self._draft_cost + self._round_costs[1] - self._round_costs[0]
+    def pays(self, profile: list[float], hysteresis: float) -> bool:
+        """Whether one sequence of a batch that drafts should draft at all."""
+        return self.batch == 1 or self.needed(profile, 0) < 1 + hysteresis
 
-    def _probabilities(self, sequence: Sequence, draft: Draft) -> list[float]:
-        known = self._known[sequence.handle]
-        for i in range(len(known), len(draft)):
-            known.append(self._calibration.probability(sequence, i, draft.signals[i]))
-        return known
+    def note(self, k: int, keep: bool) -> None:
+        """Count a sequence that drafts its token k + 1."""
+        if len(self.num_active) <= k:
+            self.num_active.append(0)
+        self.num_active[k] += keep
