@@ -186,7 +186,9 @@ class _Surface:
     """Positions per sequence at the latest observation."""
 
     def __post_init__(self) -> None:
+        # Derived from the fields when needed: times along a line, and at each point.
         self._curves: dict[Line, tuple[list[int], list[float]]] = {}
+        self._typical: dict[int, tuple[Features, float]] = {}
 
     def features(self, rows: float, batch: float, context: float) -> tuple[float, ...]:
         size = context / self.reference
@@ -202,11 +204,16 @@ class _Surface:
 
         One that is far too slow waits for a second: most likely something disturbed it.
         """
-        seen = self.points.get(point, ())
-        ratios = [seconds / self.base(x) for x, seconds in seen]
-        if not ratios or (len(ratios) == 1 and ratios[0] > MAX_SURPRISE):
+        if point not in self.points:
             return 1.0
-        return math.pow(_typical(ratios), len(ratios) / (len(ratios) + 1))
+        if point not in self._typical:
+            seen = self.points[point]
+            latest = seen[-1][0]
+            ratios = [seconds / self.base(x) for x, seconds in seen]
+            self._typical[point] = (latest, self.base(latest) * _typical(ratios))
+        x, seconds = self._typical[point]
+        ratio, count = seconds / self.base(x), len(self.points[point])
+        return 1.0 if count == 1 and ratio > MAX_SURPRISE else math.pow(ratio, count / (count + 1))
 
     def rescale(self, seconds: float, x: Features) -> None:
         """Let the prior, and with it the model, predict ``seconds`` at ``x``."""
@@ -218,6 +225,7 @@ class _Surface:
         seen = self.points.setdefault(point, [])
         seen.append((x, seconds))
         del seen[:-RECENT]
+        self._typical.pop(point, None)
         if len(seen) > 1 or seconds <= MAX_SURPRISE * expected:
             self._fit(x, min(seconds, MAX_SURPRISE * expected))
         self._curves.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,7 @@ from glimpse.costs import CostModel
 from glimpse.efficiency import best_length
 from glimpse.types import Draft, Outcome, Sequence
 
-FIRST_CAP = 3
+FIRST_CAP = 2
 """Draft length as long as no draft step's cost is known."""
 LOOKAHEAD = 3
 """Further tokens looked at when one more alone does not pay (a verify pass may cost in steps)."""
@@ -72,7 +73,7 @@ class Efficiency:
             caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
         else:
             caps = [int(self._credit >= this.loss_of_probe)] * this.batch
-        this.num_active = [sum(cap > 0 for cap in caps)]
+        this.num_drafting[0] = sum(cap > 0 for cap in caps)
         return caps
 
     def keep_drafting(self, sequence: Sequence, draft: Draft) -> bool:
@@ -88,7 +89,7 @@ class Efficiency:
             keep = best_length(probabilities, this.draft_cost, this.round_costs)[0] > len(draft)
         else:
             keep = math.prod(known) > this.needed(profile, len(draft))
-        this.note(len(draft), keep)
+        this.num_drafting[len(draft)] += keep
         return keep
 
     def learn(self, outcomes: SequenceOf[Outcome], seconds: float) -> None:  # noqa: ARG002
@@ -123,15 +124,16 @@ class _Round:
         self.profiles = dict(zip((s.handle for s in sequences), profiles, strict=True))
         self.known: dict[int, list[float]] = {sequence.handle: [] for sequence in sequences}
         """Acceptance probabilities of the tokens drafted."""
-        self.num_active = [batch]
-        """How many sequences drafted a first token, a second, ..."""
+        self.num_drafting = Counter({0: batch})
+        """How many sequences draft a token after so many drafted ones."""
         self._costs = costs
         mean = profiles[0] if batch == 1 else [sum(p) / batch for p in zip(*profiles, strict=True)]
         lengths = range(len(mean) + 1)
         context = sum(len(sequence.token_ids) for sequence in sequences)
         self.draft_cost = costs.draft(batch)
+        overheads = (costs.overhead(False), costs.overhead(True))
         self.round_costs = [
-            costs.verify((k + 1) * batch, batch, context) + costs.overhead(k > 0) for k in lengths
+            costs.verify((k + 1) * batch, batch, context) + overheads[k > 0] for k in lengths
         ]
         """Seconds of a round that drafts k tokens for each sequence, without its draft steps."""
         plain = self.round_costs[0]
@@ -145,10 +147,10 @@ class _Round:
     def needed(self, profile: list[float], k: int) -> float:
         """The chance of k drafts being accepted above which drafting further pays."""
         draft_cost = self.draft_cost
-        num_active = self.num_active[k - 1] if k else self.num_active[0]
-        if num_active < self.batch:
-            # A step serves fewer sequences: each carries a larger share of it.
-            draft_cost = self._costs.draft(num_active) * self.batch / num_active
+        num_drafting = self.num_drafting[max(0, k - 1)]
+        if 0 < num_drafting < self.batch:
+            # A step for fewer sequences: each carries a larger share of it.
+            draft_cost = self._costs.draft(num_drafting) * self.batch / num_drafting
         reach, tokens, least = 1.0, 0.0, math.inf
         for n in range(k, min(k + LOOKAHEAD, len(profile))):
             reach *= profile[n]
@@ -160,9 +162,3 @@ class _Round:
     def pays(self, profile: list[float], hysteresis: float) -> bool:
         """Whether one sequence of a batch that drafts should draft at all."""
         return self.batch == 1 or self.needed(profile, 0) < 1 + hysteresis
-
-    def note(self, k: int, keep: bool) -> None:
-        """Count a sequence that drafts its token k + 1."""
-        if len(self.num_active) <= k:
-            self.num_active.append(0)
-        self.num_active[k] += keep
