@@ -12,6 +12,7 @@ from glimpse.runners.torch.attention import (
     attend_in_two_parts,
     attend_masked,
     attention_weights,
+    causal_mask,
     weighted_sum,
 )
 
@@ -22,6 +23,10 @@ def inputs(num_rows: int, seq_len: int, dtype: torch.dtype = torch.float64) -> l
     generator = torch.Generator().manual_seed(num_rows + seq_len)
     shapes = [(2, 3, num_rows, 6), (2, seq_len, 6), (2, seq_len, 6)]
     return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+def weights_of(q: Tensor, keys: Tensor) -> Tensor:
+    return attention_weights(q, keys, causal_mask(q.shape[2], q.device))
 
 
 def definition(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +41,7 @@ def definition(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]
 def test_all_ways_agree(num_rows: int, seq_len: int) -> None:
     q, keys, values = inputs(num_rows, seq_len)
     weights, expected = definition(q, keys, values)
-    found = attention_weights(q, keys)
+    found = weights_of(q, keys)
     torch.testing.assert_close(found, weights)
     torch.testing.assert_close(weighted_sum(found, values), expected)
     torch.testing.assert_close(attend_masked(q, keys, values), expected)
@@ -51,18 +56,21 @@ def test_any_memory_layout_of_the_queries() -> None:
     torch.testing.assert_close(
         attend_in_two_parts(strided, keys, values), attend_in_two_parts(q, keys, values)
     )
-    torch.testing.assert_close(attention_weights(strided, keys), attention_weights(q, keys))
+    torch.testing.assert_close(weights_of(strided, keys), weights_of(q, keys))
 
 
 def test_large_scores_do_not_overflow() -> None:
     q, keys, values = inputs(40, 100, torch.float32)
-    for attended in (attend_in_two_parts(1e3 * q, 1e3 * keys, values), attention_weights(q, keys)):
+    for attended in (
+        attend_in_two_parts(1e3 * q, 1e3 * keys, values),
+        weights_of(q, keys),
+    ):
         assert attended.isfinite().all()
 
 
 def test_weights_are_float32_for_lower_precision() -> None:
     q, keys, values = inputs(3, 50, torch.bfloat16)
-    weights = attention_weights(q, keys)
+    weights = weights_of(q, keys)
     assert weights.dtype == torch.float32
     assert weighted_sum(weights, values).dtype == torch.bfloat16
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 3))

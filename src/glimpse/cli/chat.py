@@ -24,15 +24,15 @@ def chat(
     dtype: options.Dtype = None,
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D or /quit the conversation."""
-    document = options.read_document(file) if file else None
+    document = options.read_document(file).strip() if file else None
     sampling = options.sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     chosen = get_method(method, budget=budget)
     llm = options.load(model, method=chosen, runner=runner, device=device, dtype=dtype)
     params = llm.sampling_params(**sampling)
     messages: list[Message] = []
     for question in _questions():
-        first = document is not None and not messages
-        text = options.question_about(document or "", question) if first else question
+        is_first = document is not None and not messages
+        text = f"{document}\n\n{question}" if is_first else question
         messages.append({"role": "user", "content": text})
         with options.progress_bar("reading") as progress:
             answer = _answer(llm.stream([llm.render(messages)], params, progress=progress))

@@ -100,14 +100,15 @@ def read_document(path: Path) -> str:
 
 def text_of(prompt: str | None, file: Path | None, ask: str | None) -> str:
     """What the model shall read: ``prompt`` as it is, or a document, a question, or both."""
-    if prompt is not None:
-        if ask is not None or file is not None:
-            raise ValueError("--prompt is taken as it is: not together with --ask or --file")
-        return prompt
-    if file is None and ask is None:
+    if prompt is None and file is None and ask is None:
         raise ValueError("nothing to do: give --prompt, --ask, or --file with or without --ask")
-    document = read_document(file) if file else ""
-    return document if ask is None else question_about(document, ask)
+    if prompt is not None and (file is not None or ask is not None):
+        raise ValueError("--prompt is taken as it is: not together with --ask or --file")
+    parts = [prompt, read_document(file) if file else None, ask]
+    text = "\n\n".join(part.strip() if ask else part for part in parts if part is not None)
+    if not text.strip():
+        raise ValueError("the prompt is empty: it must have at least one token")
+    return text
 
 
 def token_ids(llm: LLM, text: str, *, is_chat: bool) -> list[int]:
@@ -115,11 +116,6 @@ def token_ids(llm: LLM, text: str, *, is_chat: bool) -> list[int]:
     return (
         llm.render([{"role": "user", "content": text}]) if is_chat else llm.tokenizer.encode(text)
     )
-
-
-def question_about(document: str, question: str) -> str:
-    """A user message: the document first, so that several questions share its KV."""
-    return f"{document.strip()}\n\n{question.strip()}"
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -106,9 +106,9 @@ def _config(model: str) -> ModelConfig:
 
 
 def _table(title: str, predictions: list[Prediction]) -> Table:
-    caption = "limit: every draft accepted; inversion: the k after which one more costs more"
+    caption = "limit: the speed-up if every draft were accepted"
     table = Table(title=title, title_justify="left", caption=caption, box=SIMPLE)
-    columns = ("batch", "context", "best k", "speed-up", "limit", "inversion", "Cd/Cv", "KV GiB")
+    columns = ("batch", "context", "best k", "speed-up", "limit", "Cd/Cv", "KV GiB")
     for column in (*columns, "fits", "bound"):
         table.add_column(column, justify="right", no_wrap=True)
     previous = None
@@ -122,7 +122,6 @@ def _table(title: str, predictions: list[Prediction]) -> Table:
             str(row.k),
             f"{row.speedup:.2f}x",
             f"{row.limit:.2f}x",
-            "-" if row.inversion_point is None else str(row.inversion_point),
             f"{row.cost_ratio:.2f}",
             f"{row.kv_bytes / 2**30:.2f}",
             "yes" if row.fits else "no",

@@ -19,17 +19,26 @@ MAX_WEIGHTED_ROWS = 32
 """Most rows for which the attention weights [.., num_rows, seq_len] are held in memory."""
 
 
-def attention_weights(q: Tensor, keys: Tensor) -> Tensor:
-    """Softmax weights [num_kv_heads, group_size, num_rows, seq_len] in float32 or wider."""
+def causal_mask(num_rows: int, device: torch.device) -> Tensor | None:
+    """Which of the rows' own positions each row does not see; None for a single row."""
+    if num_rows == 1:
+        return None
+    return torch.ones(num_rows, num_rows, dtype=torch.bool, device=device).triu_(1)
+
+
+def attention_weights(q: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax weights [num_kv_heads, group_size, num_rows, seq_len] in float32 or wider.
+
+    ``mask`` is the ``causal_mask`` of so many rows, made once for all layers.
+    """
     num_kv_heads, group_size, num_rows, head_dim = q.shape
     seq_len = keys.shape[1]
     scores = q.new_empty(num_kv_heads, group_size * num_rows, seq_len)
     queries = q.reshape(num_kv_heads, -1, head_dim)
     torch.baddbmm(scores, queries, keys.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=scores)
     scores = scores.view(num_kv_heads, group_size, num_rows, seq_len)
-    if num_rows > 1:
-        hidden = torch.ones(num_rows, num_rows, dtype=torch.bool, device=q.device).triu_(1)
-        scores[..., -num_rows:].masked_fill_(hidden, -torch.inf)
+    if mask is not None:
+        scores[..., -num_rows:].masked_fill_(mask, -torch.inf)
     if scores.dtype == wide(scores.dtype):
         return torch.softmax(scores, -1, out=scores)
     return torch.softmax(scores, -1, dtype=wide(scores.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -12,11 +12,12 @@ from glimpse.runners.torch.attention import (
     MAX_WEIGHTED_ROWS,
     attend_many,
     attention_weights,
+    causal_mask,
     weighted_sum,
 )
 from glimpse.runners.torch.glimpse import Glimpse, check_spec, choose
 from glimpse.runners.torch.kv import KVBuffer
-from glimpse.runners.torch.statistics import WindowStatistics
+from glimpse.runners.torch.statistics import RingPart, WindowStatistics
 from glimpse.types import IndexSpec
 
 
@@ -31,20 +32,24 @@ class Span:
     """Of the first row in the text."""
     num_rows: int
     statistics: WindowStatistics | None = None
-    query_slots: Tensor | None = None
+    query_slots: list[RingPart] = field(default_factory=list)
     observed: Tensor | None = None
     """Filled with the rows' attention [num_layers, num_kv_heads, num_rows, start + num_rows]."""
+    mask: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.mask = causal_mask(self.num_rows, self.kv.keys.device)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """``decoder.Attend`` for these rows."""
         keys, values = self.kv.write(layer, self.start, k, v)
         q = q.view(len(q), len(keys), -1, q.shape[2]).permute(1, 2, 0, 3)
-        if self.statistics is not None and self.query_slots is not None:
+        if self.statistics is not None:
             self.statistics.record(layer, q, self.query_slots)
         if self.num_rows > MAX_WEIGHTED_ROWS:
             attended = attend_many(q, keys, values)
         else:
-            weights = attention_weights(q, keys)
+            weights = attention_weights(q, keys, self.mask)
             if self.observed is not None:
                 torch.sum(weights, 1, out=self.observed[layer])
             attended = weighted_sum(weights, values)

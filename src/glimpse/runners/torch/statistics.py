@@ -16,13 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glimpse.config import ModelConfig
-from glimpse.runners.torch.attention import attention_weights
+from glimpse.runners.torch.attention import attention_weights, causal_mask
 from glimpse.runners.torch.kv import KVBuffer
 from glimpse.runners.torch.placement import wide
 
 _SPARE_QUERIES = 48
 """Queries kept beyond the window: a rollback of up to so many rows loses none that are needed."""
 _BUCKETS_PER_WINDOW = 4
+RingPart = tuple[int, int, int]
+"""A run of slots: the first, how many, and how many rows before the end of a pass it begins."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,18 @@ class WindowStatistics:
 
     # ------------------------------------------------------------------------- during a dense pass
 
-    def begin(self, start: int, num_rows: int) -> Tensor:
-        """Announce rows from position ``start`` on; returns the slots of the last of them."""
+    def begin(self, start: int, num_rows: int) -> list[RingPart]:
+        """Announce rows from position ``start`` on; returns where the last of them go."""
         end = start + num_rows
         # After a rollback below what is held, only the new rows are.
         self._first = max(min(self._first, start), end - self._num_slots)
-        return self._slots(max(start, self._first), end)
+        return self._parts(max(start, self._first), end)
 
-    def record(self, layer: int, q: Tensor, slots: Tensor) -> None:
-        """Keep the last queries of q [num_kv_heads, group_size, num_rows, head_dim], one a slot."""
-        self._queries[layer].index_copy_(2, slots, q[:, :, q.shape[2] - len(slots) :])
+    def record(self, layer: int, q: Tensor, parts: list[RingPart]) -> None:
+        """Keep the last queries of q [num_kv_heads, group_size, num_rows, head_dim]."""
+        for slot, size, before_end in parts:
+            row = q.shape[2] - before_end
+            self._queries[layer, :, :, slot : slot + size] = q[:, :, row : row + size]
 
     def room(self, num_rows: int, seq_len: int) -> Tensor:
         """Memory for the attention of observed rows, the same one every time."""
@@ -113,6 +117,13 @@ class WindowStatistics:
         positions = torch.arange(start, end, device=self._queries.device)
         return positions % self._num_slots
 
+    def _parts(self, start: int, end: int) -> list[RingPart]:
+        """The slots of positions [start, end), no more than there are, as one or two runs."""
+        slot = start % self._num_slots
+        size = min(end - start, self._num_slots - slot)
+        rest = end - start - size
+        return [(slot, size, end - start), *([(0, rest, rest)] if rest else [])]
+
     def _recompute(self, kv: KVBuffer, start: int, length: int) -> Bucket:
         start = max(start, self._first)
         if start >= length:
@@ -121,8 +132,9 @@ class WindowStatistics:
                 "run the last tokens again to have attention statistics"
             )
         slots = self._slots(start, length)
+        mask = causal_mask(length - start, slots.device)
         scores = [
-            attention_weights(queries[:, :, slots], keys[:, :length]).sum((1, 2))
+            attention_weights(queries[:, :, slots], keys[:, :length], mask).sum((1, 2))
             for queries, keys in zip(self._queries, kv.keys, strict=True)
         ]
         return Bucket(start, length, torch.stack(scores))

@@ -1,0 +1,1 @@
+"""Experiments: workloads, harness, peers, tables and figures."""
