@@ -140,3 +140,23 @@ def test_a_draft_as_dear_as_a_plain_pass_is_not_made() -> None:
     prediction = roofline.predict(200, 1, token_acceptance=0.95)
     assert (prediction.k, prediction.speedup) == (0, 1.0)
     assert not Roofline(MODELS["llama-3.1-8b"], MACHINES["rtx-4090"]).predict(131072, 1).fits
+
+
+def test_eq_8_peaks_at_the_papers_best_fixed_length() -> None:
+    """Among its lengths the paper found 12 the best, at the cost ratio that its 2.79x implies."""
+    fitted = fit_token_acceptance(PAPER_ACCEPTANCE_RATES)
+    best, _ = best_length([fitted] * 20, 0.22, [1.0] * 21, candidates=[4, 8, 12, 16, 20])
+    assert best == 12
+
+
+def test_one_figure_for_an_eager_stacks_traffic_explains_the_papers_60k_run() -> None:
+    """KV moved 13 times (see docs/efficiency.md): speed of plain decoding, best k and speed-up."""
+    machine = MACHINES["a40"]
+    eager = Roofline(MODELS["llama-3.1-8b"], machine, kv_traffic=13)
+    fitted = fit_token_acceptance(PAPER_ACCEPTANCE_RATES)
+    prediction = eager.predict(60 * 1024, token_acceptance=fitted)
+    # InfiniteBench: 14.81 tokens/s at 2.60x.
+    assert 1 / prediction.plain_s == pytest.approx(14.81 / 2.60, rel=0.03)
+    assert prediction.cost_ratio == pytest.approx(0.22, abs=0.01)
+    assert prediction.k == 12
+    assert prediction.speedup == pytest.approx(2.69, rel=0.1)

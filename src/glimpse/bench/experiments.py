@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,9 +109,9 @@ def run(
     llm: LLM,
     progress: Progress | None = None,
     reading: Progress | None = None,
-) -> list[Result]:
+) -> Iterator[Result]:
     """Run an experiment; within a condition, methods keep what they learn from text to text."""
-    results: list[Result] = []
+    num_done = 0
     arms = {condition.name: with_baseline(condition.methods) for condition in experiment.conditions}
     engines = {name: make_engines(llm, methods) for name, methods in arms.items()}
     total = len(experiment.examples) * experiment.repeats * sum(map(len, arms.values()))
@@ -132,7 +132,8 @@ def run(
                 engines=engines[condition.name],
                 reading=reading,
             )
-            results += [Result(condition.name, example.name, run) for run in runs]
+            for done in runs:
+                yield Result(condition.name, example.name, done)
+            num_done += len(runs)
             if progress is not None:
-                progress(len(results), total)
-    return results
+                progress(num_done, total)

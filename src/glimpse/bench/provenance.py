@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,15 @@ def processor() -> str:
 
 
 def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write a result: provenance on the first line, one record on each of the others."""
+    """Write a result: provenance on the first line, then each record as it comes.
+
+    Where ``records`` raises, Ctrl-C included, the file has those that came before.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(record) for record in ({"provenance": provenance()}, *records)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with path.open("w", encoding="utf-8") as file:
+        for record in chain([{"provenance": provenance()}], records):
+            file.write(json.dumps(record) + "\n")
+            file.flush()
 
 
 def _git(*arguments: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,18 +47,33 @@ def bench(
 
 def _experiment(experiment: Experiment, model: str, runner: str, path: Path) -> dict[str, Any]:
     llm = options.load(model, method="autoregressive", runner=runner)
-    with options.progress_bar("reading") as reading, options.progress_bar("runs") as progress:
-        results = experiments.run(experiment, llm, progress, reading)
-    write_jsonl(path, [_record(result) for result in results])
-    report = {}
+    results: list[Result] = []
+    with options.progress_bars("reading", "runs") as (reading, progress):
+        try:
+            write_jsonl(
+                path, _records(experiments.run(experiment, llm, progress, reading), results)
+            )
+        except KeyboardInterrupt:
+            options.console.print(f"interrupted: {len(results)} runs are kept", style="yellow")
+    report: dict[str, Any] = {}
     for condition in experiment.conditions:
-        summaries = summarise([r.run for r in results if r.condition == condition.name])
+        runs = [result.run for result in results if result.condition == condition.name]
+        if not runs:
+            continue
+        summaries = summarise(runs)
         Console().print(_table(condition.name, summaries, results))
         report[condition.name] = {
             name: {**summary.stats.as_dict(), "speedup": summary.speedup}
             for name, summary in summaries.items()
         }
     return {"experiment": experiment.name, "conditions": report}
+
+
+def _records(results: Iterator[Result], seen: list[Result]) -> Iterator[dict[str, Any]]:
+    """Each result for the file, noted in ``seen``."""
+    for result in results:
+        seen.append(result)
+        yield _record(result)
 
 
 def _record(result: Result) -> dict[str, Any]:
@@ -107,7 +123,7 @@ def _table(condition: str, summaries: dict[str, Summary], results: list[Result])
 
 def _plain(model: str, path: Path, quick: bool) -> dict[str, Any]:
     sizes = QUICK if quick else {"num_tokens": 7500, "max_tokens": 64, "repeats": 3}
-    with options.progress_bar("runs") as progress:
+    with options.progress_bars("runs") as (progress,):
         rows, facts = plain.run(model, progress=progress, **sizes)
     write_jsonl(path, plain.as_records(rows, facts))
     theirs = rows[0]

@@ -34,7 +34,7 @@ def chat(
         is_first = document is not None and not messages
         text = f"{document}\n\n{question}" if is_first else question
         messages.append({"role": "user", "content": text})
-        with options.progress_bar("reading") as progress:
+        with options.progress_bars("reading") as (progress,):
             answer = _answer(llm.stream([llm.render(messages)], params, progress=progress))
         messages.append({"role": "assistant", "content": answer})
 

@@ -57,7 +57,7 @@ def compare(
         options.check(llm, method)
     prompts = [options.token_ids(llm, text, is_chat=bool(ask)) for text in texts]
     costs = CostModel.load(cost_table) if cost_table else None
-    with options.progress_bar("reading") as reading, options.progress_bar("runs") as progress:
+    with options.progress_bars("reading", "runs") as (reading, progress):
         runs = side_by_side(
             llm,
             prompts,

@@ -75,7 +75,7 @@ def generate(
     params = llm.sampling_params(**sampling)
     _show_defaults(llm)
     prompt_ids = options.token_ids(llm, text, is_chat=ask is not None)
-    with options.progress_bar("reading") as progress:
+    with options.progress_bars("reading") as (progress,):
         events = llm.stream([prompt_ids], params, progress=progress)
         generations = _follow(events, echo=not json)
     options.save_costs(llm, cost_table)

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from glimpse.config import Method, SamplingParams
 from glimpse.costs import CostModel
@@ -47,8 +54,8 @@ console = Console(stderr=True)
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[ProgressCallback]:
-    """A progress bar on standard error that appears with the first step of the work."""
+def progress_bars(*names: str) -> Iterator[tuple[ProgressCallback, ...]]:
+    """Progress bars on standard error, each shown from the first step of its work on."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -56,12 +63,14 @@ def progress_bar(what: str) -> Iterator[ProgressCallback]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, visible=False)
+        yield tuple(_updater(bar, bar.add_task(name, visible=False)) for name in names)
 
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=True)
 
-        yield update
+def _updater(bar: Progress, task: TaskID) -> ProgressCallback:
+    def update(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total, visible=done < total)
+
+    return update
 
 
 def sampling(**given: Any) -> dict[str, Any]:
@@ -74,7 +83,8 @@ def sampling(**given: Any) -> dict[str, Any]:
 def load(model: str, cost_table: Path | None = None, **options: Any) -> LLM:
     """Load a model, showing what is fetched."""
     costs = CostModel.load(cost_table) if cost_table and cost_table.exists() else None
-    with console.status(f"loading {model}"), progress_bar("fetching") as progress:
+    console.print(f"loading {model}", style="dim", highlight=False)
+    with progress_bars("fetching") as (progress,):
         return LLM(model, costs=costs, progress=progress, **options)
 
 

@@ -10,12 +10,14 @@ from typing import Literal
 
 from glimpse.controllers import controllers
 from glimpse.controllers.calibration import Calibration, OnlineCalibration, PaperCalibration
-from glimpse.costs import CostModel
+from glimpse.costs import DRAFT_SHARE, CostModel
 from glimpse.efficiency import best_length
 from glimpse.types import Draft, Outcome, Sequence
 
 FIRST_CAP = 2
 """Draft length as long as no draft step's cost is known."""
+SURE = 3
+"""Draft steps' costs observed before drafting is given up for what they cost."""
 LOOKAHEAD = 3
 """Further tokens looked at when one more alone does not pay (a verify pass may cost in steps)."""
 MAX_CREDIT = 2.0
@@ -72,7 +74,8 @@ class Efficiency:
             cap = self.max_k if costs.num_drafts(this.batch) else min(FIRST_CAP, self.max_k)
             caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
         else:
-            caps = [int(self._credit >= this.loss_of_probe)] * this.batch
+            is_unsure = costs.num_drafts(this.batch) < SURE and this.promise > 1 + self.hysteresis
+            caps = [int(is_unsure or self._credit >= this.loss_of_probe)] * this.batch
         this.num_drafting[0] = sum(cap > 0 for cap in caps)
         return caps
 
@@ -142,6 +145,9 @@ class _Round:
         """Speed at the best length above 0 over that of plain decoding."""
         self.seconds_per_token = min(plain, 1.0 / rate)
         """In the long run, for each sequence of the batch."""
+        usual = min(self.draft_cost, DRAFT_SHARE * plain)
+        self.promise = best_length(mean, usual, self.round_costs, lengths[1:])[1] * plain
+        """The gain if the cost of a draft step turned out to be a usual one."""
         self.loss_of_probe = self.draft_cost + self.round_costs[1] - plain
 
     def needed(self, profile: list[float], k: int) -> float:

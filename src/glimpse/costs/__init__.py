@@ -15,6 +15,8 @@ from glimpse.costs.surface import MAX_SURPRISE, MIN_REFERENCE, RECENT, Surface, 
 
 DRAFT_SHARE = 0.5
 """Before a draft step was seen it is taken to cost this share of a plain pass."""
+LASTING = 0.2
+"""Twice in three observations off by this factor's logarithm: the machine's speed has changed."""
 
 
 class CostModel:
@@ -33,6 +35,7 @@ class CostModel:
         self.is_pinned = False
         self._table = _Table()
         self._accounted = 0.0
+        self._surprises: list[float] = []
 
     def observe_draft(self, batch: int, context: int, seconds: float, num_steps: int = 1) -> None:
         """One draft step of ``batch`` sequences with ``context`` positions in their glimpses.
@@ -82,8 +85,11 @@ class CostModel:
         return self._table.speed * verify.predict(rows / batch, line)
 
     def overhead(self, is_drafting: bool) -> float:
-        """Seconds of a round outside draft steps and verify pass; 0 before any was observed."""
-        return typical(self._table.overheads[_kind(is_drafting)] or [0.0])
+        """Seconds of a round outside draft steps and verify pass; 0 before two were observed (the
+        first round that drafts builds what later ones only change).
+        """
+        overheads = self._table.overheads[_kind(is_drafting)]
+        return typical(overheads) if len(overheads) > 1 else 0.0
 
     def num_drafts(self, batch: int = 1) -> int:
         """Draft steps observed with this batch, counted up to ``RECENT``."""
@@ -127,12 +133,13 @@ class CostModel:
         table, (_, batch, context) = self._table, size
         seconds /= table.speed
         surface.context = context / batch
-        if not surface.points:
+        if not surface.points or surface.is_refuted(point, seconds):
+            surface.forget()
             self._begin(surface, size, seconds)
         x = surface.features(*size)
         expected = surface.base(x) * surface.correction(point)
         if len(surface.points.get(point, ())) > 1:
-            table.drift(seconds / expected)
+            self._follow(math.log(seconds / expected))
         surface.observe(point, x, seconds, expected)
 
     def _begin(self, surface: Surface, size: tuple[int, int, int], seconds: float) -> None:
@@ -147,6 +154,17 @@ class CostModel:
             seconds = min(seconds, MAX_SURPRISE * DRAFT_SHARE * verify.base(plain))
         surface.rescale(seconds, surface.features(*size))
 
+    def _follow(self, surprise: float) -> None:
+        """Let the common speed follow a lasting change soon, a small one slowly, an outlier not."""
+        self._surprises = [*self._surprises[-2:], surprise]
+        lasting = sorted(self._surprises)[len(self._surprises) // 2]
+        if len(self._surprises) == 3 and abs(lasting) > LASTING:
+            step, self._surprises = lasting, []
+        else:
+            step = max(-LASTING, min(LASTING, surprise)) / 20
+        table = self._table
+        table.speed = max(0.1, min(10.0, table.speed**0.99 * math.exp(step)))
+
 
 @dataclass
 class _Table:
@@ -160,11 +178,6 @@ class _Table:
     overheads: dict[Literal["plain", "drafting"], list[float]] = field(
         default_factory=lambda: {"plain": [], "drafting": []}
     )
-
-    def drift(self, surprise: float) -> None:
-        """Follow a change of the machine's speed, a tenth of it at a time and never far."""
-        step = max(-0.1, min(0.1, math.log(surprise)))
-        self.speed = max(0.2, min(5.0, self.speed**0.99 * math.exp(0.1 * step)))
 
 
 _ADAPTER = TypeAdapter(_Table)

@@ -87,6 +87,19 @@ class Surface:
         ratio, count = seconds / self.base(x), len(self.points[point])
         return 1.0 if count == 1 and ratio > MAX_SURPRISE else math.pow(ratio, count / (count + 1))
 
+    def is_refuted(self, point: int, seconds: float) -> bool:
+        """Whether all that is known is one observation, and more work took far less time."""
+        if len(self.points) != 1:
+            return False
+        ((known, seen),) = self.points.items()
+        return len(seen) == 1 and known < point and MAX_SURPRISE * seconds < seen[0][1]
+
+    def forget(self) -> None:
+        self.points.clear()
+        self._typical.clear()
+        self.gram = [[0.0] * 4 for _ in range(4)]
+        self.moment = [0.0] * 4
+
     def rescale(self, seconds: float, x: Vector) -> None:
         """Let the prior, and with it the model, predict ``seconds`` at ``x``."""
         factor = seconds / self.base(x)
