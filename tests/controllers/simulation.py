@@ -1,10 +1,9 @@
-"""A decode loop with a virtual clock: texts whose drafts are accepted or not, machines with noise."""
+"""A decode loop with a virtual clock: texts with known fates of drafts, machines with noise."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,14 +84,14 @@ class Run:
     def speed(self) -> float:
         return self.tokens / self.ms
 
-    def first_round_after(self, tokens: int, wanted: Callable[[int], bool]) -> int:
-        """Tokens after the given ones at which a round's draft length is first as wanted."""
-        made = 0
-        for drafted, accepted in self.rounds:
-            if made >= tokens and wanted(drafted):
-                return made - tokens
-            made += accepted + 1
-        raise AssertionError("never")
+    def drafting_share(self, first: int, last: int) -> float:
+        """Share of the rounds between two places of the text that drafted."""
+        place, drafted = 0, []
+        for k, accepted in self.rounds:
+            if first <= place < last:
+                drafted.append(k > 0)
+            place += accepted + 1
+        return sum(drafted) / len(drafted)
 
 
 def sequence(handle: int = 0, temperature: float = 0.0) -> Sequence:

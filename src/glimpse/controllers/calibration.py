@@ -20,6 +20,11 @@ SEQUENCE_WEIGHT = 8.0
 """What the rate over all sequences weighs in that of one sequence, in tokens."""
 FORGET = 0.97
 """What a count keeps with each round that drafted."""
+RECENT = 0.8
+"""What the latest rounds' count keeps with each round."""
+CHANGED = 0.7
+"""What counts keep when the latest rounds differ from them by ``NUM_DEVIATIONS``."""
+NUM_DEVIATIONS = 2.5
 MAX_PROBABILITY = 0.999
 
 MAX_MARGIN = 4.0
@@ -31,7 +36,7 @@ streaming glimpse of 16-32 %, the greedy margin's halved to be on the safe side.
 the margin decides (area under the ROC curve 0.95); when sampling it says little."""
 GREEDY_VARIANCE = (1.0, 0.1, 0.5)
 SAMPLED_VARIANCE = (1.0, 0.1, 0.05)
-PROCESS_NOISE = (5e-3, 5e-4, 2e-3)
+PROCESS_NOISE = (3e-4,3e-5,1e-4)
 """Added to the variances with each token, so that the weights can follow a change."""
 
 
@@ -94,6 +99,7 @@ class OnlineCalibration:
 
     def __init__(self, max_k: int) -> None:
         self._counts = [[0.0, 0.0] for _ in range(max_k)]
+        self._recent = [0.0, 0.0]
         self._mean, self._profile = self._smooth()
         self._by_sequence: WeakKeyDictionary[Sequence, list[float]] = WeakKeyDictionary()
         self._greedy = LogisticFilter(GREEDY_PRIOR, GREEDY_VARIANCE)
@@ -114,15 +120,24 @@ class OnlineCalibration:
         own[:] = (FORGET * own[0] + outcome.num_accepted, FORGET * own[1] + len(reached))
         if not reached:
             return
+        keep = self._keep(outcome.num_accepted, len(reached))
         for count in self._counts:
-            count[0] *= FORGET
-            count[1] *= FORGET
+            count[0] *= keep
+            count[1] *= keep
         for i, signal in enumerate(reached):
             is_accepted = i < outcome.num_accepted
             self._filter(outcome.sequence).update(_features(signal), is_accepted)
             self._counts[i][0] += is_accepted
             self._counts[i][1] += 1.0
         self._mean, self._profile = self._smooth()
+
+    def _keep(self, num_accepted: int, num_reached: int) -> float:
+        """What counts keep of their weight: less where the latest rounds are unlike them."""
+        recent = self._recent
+        recent[:] = (RECENT * recent[0] + num_accepted, RECENT * recent[1] + num_reached)
+        rate, mean = recent[0] / recent[1], self._mean
+        deviation = math.sqrt(mean * (1 - mean) / recent[1])
+        return CHANGED if abs(rate - mean) > NUM_DEVIATIONS * deviation else FORGET
 
     def _filter(self, sequence: Sequence) -> LogisticFilter:
         return self._greedy if sequence.params.is_greedy else self._sampled
