@@ -274,5 +274,6 @@ def test_bad_specs(bench: Bench) -> None:
         with pytest.raises(ValueError, match=message):
             bench.runner.refresh(handle, spec)
     without = bench.open(bench.text(10), window=0)
-    with pytest.raises(ValueError, match="window=4"):
-        bench.runner.refresh(without, IndexSpec(5, window=4))
+    for budget in (5, 10):
+        with pytest.raises(ValueError, match="window=4"):
+            bench.runner.refresh(without, IndexSpec(budget, window=4))

@@ -36,7 +36,7 @@ streaming glimpse of 16-32 %, the greedy margin's halved to be on the safe side.
 the margin decides (area under the ROC curve 0.95); when sampling it says little."""
 GREEDY_VARIANCE = (1.0, 0.1, 0.5)
 SAMPLED_VARIANCE = (1.0, 0.1, 0.05)
-PROCESS_NOISE = (3e-4,3e-5,1e-4)
+PROCESS_NOISE = (1e-3, 1e-4, 3e-4)
 """Added to the variances with each token, so that the weights can follow a change."""
 
 

@@ -38,7 +38,7 @@ class KVBuffer:
 
         Returns keys and values [num_kv_heads, start + num_rows, head_dim] up to and with them.
         """
-        end = start + len(k)
+        end = start + k.shape[0]
         keys, values = self.keys[layer, :, :end], self.values[layer, :, :end]
         keys[:, start:] = k.transpose(0, 1)
         values[:, start:] = v.transpose(0, 1)

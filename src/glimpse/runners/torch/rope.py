@@ -30,7 +30,7 @@ class RotaryTable:
         """Factors for ``positions``, all below ``end``: [num_tokens, 2, 1, head_dim]."""
         if end > len(self._table):
             self._table = self._rows(max(end, 2 * len(self._table)))
-        return self._table[positions]
+        return self._table.index_select(0, positions)
 
     def _rows(self, num_positions: int) -> Tensor:
         positions = torch.arange(num_positions, device=self._frequencies.device)

@@ -159,7 +159,7 @@ class TorchRunner:
             num_layers,
             hidden_layers,
         )
-        logits = self._decoder.logits(x[self._tensor(_logit_rows(batch))])
+        logits = self._decoder.logits(x.index_select(0, self._tensor(_logit_rows(batch))))
         for state, span in zip(states, spans, strict=True):
             if is_dense:
                 state.end_dense(span)

@@ -43,7 +43,7 @@ class Span:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """``decoder.Attend`` for these rows."""
         keys, values = self.kv.write(layer, self.start, k, v)
-        q = q.view(len(q), len(keys), -1, q.shape[2]).permute(1, 2, 0, 3)
+        q = q.view(q.shape[0], keys.shape[0], -1, q.shape[2]).permute(1, 2, 0, 3)
         if self.statistics is not None:
             self.statistics.record(layer, q, self.query_slots)
         if self.num_rows > MAX_WEIGHTED_ROWS:
@@ -141,18 +141,14 @@ class SequenceState:
 
     def scores(self, window: int) -> Tensor:
         """As ``WindowStatistics.scores``. Raises ValueError for a window that is not kept."""
-        statistics = self.statistics
-        if statistics is None or not 1 <= window <= statistics.window:
-            kept = 0 if statistics is None else statistics.window
-            raise ValueError(
-                f"window={window}: must be from 1 to the {kept} queries that the sequence was "
-                "opened to keep"
-            )
+        statistics = self._statistics_of(window)
         statistics.commit(self.length)
         return statistics.scores(self.kv, window, self.length)
 
     def refresh(self, spec: IndexSpec) -> None:
         check_spec(spec, self.shape)
+        if spec.window:
+            self._statistics_of(spec.window)
         self.glimpse.tail_length = 0
         if spec.budget >= self.length:
             self.glimpse.is_whole = True
@@ -174,6 +170,16 @@ class SequenceState:
         self.length = length
         if self.statistics is not None:
             self.statistics.copy_from(other.statistics, length)
+
+    def _statistics_of(self, window: int) -> WindowStatistics:
+        statistics = self.statistics
+        if statistics is None or not 1 <= window <= statistics.window:
+            kept = 0 if statistics is None else statistics.window
+            raise ValueError(
+                f"window={window}: must be from 1 to the {kept} queries that the sequence was "
+                "opened to keep"
+            )
+        return statistics
 
     def _reserve(self, num_positions: int) -> None:
         used = self.length + self.glimpse.tail_length * self.glimpse.is_whole

@@ -8,7 +8,6 @@ a fork or a rollback.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +45,6 @@ class WindowStatistics:
         self._num_slots = window + _SPARE_QUERIES
         shape = (config.num_layers, config.num_kv_heads, config.group_size, self._num_slots)
         self._queries = torch.empty(*shape, config.head_dim, device=device, dtype=dtype)
-        self._room = torch.empty(0, device=device, dtype=wide(dtype))
         self._first = 0
         """Queries are held for positions from here to the length."""
         self._buckets: list[Bucket] = []
@@ -69,11 +67,9 @@ class WindowStatistics:
             self._queries[layer, :, :, slot : slot + size] = q[:, :, row : row + size]
 
     def room(self, num_rows: int, seq_len: int) -> Tensor:
-        """Memory for the attention of observed rows, the same one every time."""
+        """Memory for the attention of observed rows, held until the next ``commit``."""
         shape = (*self._queries.shape[:2], num_rows, seq_len)
-        if self._room.numel() < math.prod(shape):
-            self._room = self._room.new_empty(2 * math.prod(shape))
-        return self._room[: math.prod(shape)].view(shape)
+        return self._queries.new_empty(shape, dtype=wide(self._queries.dtype))
 
     def expect(self, start: int, pending: Tensor) -> None:
         """Take attention of observed rows, to be counted by the next ``commit``."""
