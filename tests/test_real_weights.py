@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from glimpse import LLM, SamplingParams
-from glimpse.bench.workloads import LANGUAGE_REFERENCE, document
-from glimpse.methods import get_method
+from glimpse.bench.workloads import LANGUAGE_REFERENCE, document, prompt
+from glimpse.methods import METHODS, get_method
 from tests.near_ties import assert_same_tokens
 
 LENGTHS = (200, 600, 1200, 2500, 4000)
@@ -88,3 +88,17 @@ def test_a_ragged_batch_gives_each_text_as_alone(llm: LLM, prompts: list[list[in
     for prompt, generation in zip(prompts, together, strict=False):
         plain = llm.generate(prompt, params, method="autoregressive")[0]
         assert_same_tokens(plain, generation.token_ids, f"batch of 3, prompt of {len(prompt)}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", LANGUAGE_REFERENCE, ids=lambda example: example.name)
+def test_long_documents_under_every_method(llm: LLM, example) -> None:
+    token_ids = prompt(example, llm.tokenizer, 7500)
+    params = SamplingParams(max_tokens=96, min_tokens=96, logprobs=2)
+    plain = llm.generate(token_ids, params, method="autoregressive")[0]
+    for name in METHODS:
+        if name != "autoregressive":
+            method = get_method(name, controller="fixed:k=4")
+            drafted = llm.generate(token_ids, params, method=method)[0]
+            assert_same_tokens(plain, drafted.token_ids, f"{name} on {example.name} at 7.5k")
+            assert drafted.stats.drafted > 0

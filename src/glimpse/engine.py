@@ -233,7 +233,8 @@ class Engine:
                 num_steps = max(len(outcome.draft) for outcome in outcomes)
                 # Sequences leave a draft one by one: an average step has this many in it.
                 batch = max(1, round(num_drafted / num_steps))
-                self.costs.observe_draft(batch, self._view_size, self._seconds["draft"] / num_steps)
+                step_s = self._seconds["draft"] / num_steps
+                self.costs.observe_draft(batch, self._view_size, step_s, num_steps)
             context = sum(self.runner.length(outcome.sequence.handle) for outcome in outcomes)
             self.costs.observe_verify(
                 num_drafted + len(outcomes), len(outcomes), context, self._seconds["verify"]

@@ -88,7 +88,7 @@ def rms_norm(x: Tensor, eps: float) -> Tensor:
     several times as fast as ``F.rms_norm``, which takes more and slower steps.
     """
     x32 = x.to(wide(x.dtype))
-    # Not mean(): it divides by a number that it first makes a tensor of, which takes longest of all.
+    # Not mean(): it makes a tensor of the number it divides by, which takes longer than the rest.
     mean_square = x32.square().sum(-1, keepdim=True).mul_(1 / x.shape[-1])
     return (x32 * mean_square.add_(eps).rsqrt_()).to(x.dtype)
 
