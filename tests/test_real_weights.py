@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from glimpse import LLM, SamplingParams
-from glimpse.bench.workloads import LANGUAGE_REFERENCE, document, prompt
+from glimpse.bench import workloads
+from glimpse.bench.workloads import LANGUAGE_REFERENCE, document
 from glimpse.methods import METHODS, get_method
 from tests.near_ties import assert_same_tokens
 
@@ -93,7 +94,7 @@ def test_a_ragged_batch_gives_each_text_as_alone(llm: LLM, prompts: list[list[in
 @pytest.mark.slow
 @pytest.mark.parametrize("example", LANGUAGE_REFERENCE, ids=lambda example: example.name)
 def test_long_documents_under_every_method(llm: LLM, example) -> None:
-    token_ids = prompt(example, llm.tokenizer, 7500)
+    token_ids = workloads.prompt(example, llm.tokenizer, 7500)
     params = SamplingParams(max_tokens=96, min_tokens=96, logprobs=2)
     plain = llm.generate(token_ids, params, method="autoregressive")[0]
     for name in METHODS:
