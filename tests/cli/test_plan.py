@@ -59,6 +59,7 @@ def test_a_models_own_config_and_this_machine(monkeypatch, capsys, tiny_checkpoi
         (("--batch", "0"), "batch='0'"),
         (("--budget", "0"), "budget=0"),
         (("--acceptance", "1.5"), "acceptance=1.5"),
+        (("--kv-traffic", "0.5"), "kv_traffic=0.5"),
         (("--max-k", "0"), "max-k"),
         (("--plot", "plan.xyz"), "the suffix must be one of"),
     ],

@@ -29,6 +29,9 @@ def plan(
     budget: Annotated[float, typer.Option(help="Share of the KV that the draft sees.")] = 0.1,
     weights: Annotated[str, typer.Option(help="Precision of the weights.")] = "bf16",
     kv: Annotated[str, typer.Option(help="Precision of the KV.")] = "bf16",
+    kv_traffic: Annotated[
+        float, typer.Option(help="Bytes moved per byte of KV read; 1 is an ideal fused kernel.")
+    ] = 1.0,
     max_k: Annotated[int, typer.Option(min=1, help="Longest draft considered.")] = 20,
     acceptance: Annotated[
         float | None,
@@ -45,6 +48,8 @@ def plan(
     token_acceptance = (
         fit_token_acceptance(PAPER_ACCEPTANCE_RATES) if acceptance is None else acceptance
     )
+    if not (math.isfinite(kv_traffic) and kv_traffic >= 1):
+        raise ValueError(f"kv_traffic={kv_traffic}: must be at least 1")
     contexts, batches = parse_contexts(context), parse_sizes(batch, "batch")
     roofline = Roofline(
         _config(model),
@@ -52,6 +57,7 @@ def plan(
         weight_bytes=presets.precision(weights),
         kv_bytes=presets.precision(kv),
         budget=budget,
+        kv_traffic=kv_traffic,
     )
     limit = roofline.model.max_seq_len
     if max(contexts) > limit:
@@ -106,9 +112,11 @@ def _config(model: str) -> ModelConfig:
 
 
 def _table(title: str, predictions: list[Prediction]) -> Table:
-    caption = "limit: the speed-up if every draft were accepted"
-    table = Table(title=title, title_justify="left", caption=caption, box=SIMPLE)
-    columns = ("batch", "context", "best k", "speed-up", "limit", "Cd/Cv", "KV GiB")
+    caption = "limit: every draft accepted; inv.: the inversion point, where longer drafts lose"
+    table = Table(
+        title=title, title_justify="left", caption=caption, box=SIMPLE, collapse_padding=True
+    )
+    columns = ("batch", "context", "best k", "speed-up", "limit", "inv.", "Cd/Cv", "KV GiB")
     for column in (*columns, "fits", "bound"):
         table.add_column(column, justify="right", no_wrap=True)
     previous = None
@@ -122,6 +130,7 @@ def _table(title: str, predictions: list[Prediction]) -> Table:
             str(row.k),
             f"{row.speedup:.2f}x",
             f"{row.limit:.2f}x",
+            "-" if row.inversion_point is None else str(row.inversion_point),
             f"{row.cost_ratio:.2f}",
             f"{row.kv_bytes / 2**30:.2f}",
             "yes" if row.fits else "no",
