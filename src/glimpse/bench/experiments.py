@@ -59,10 +59,10 @@ def sparse_self(selection: str, controller: str, acceptance: str = "auto") -> Me
     )
 
 
-def _acceptance_arms(ks: tuple[int, ...], acceptance: str = "auto") -> dict[str, Method]:
+def _fixed(selections: tuple[str, ...], ks: tuple[int, ...], acceptance: str) -> dict[str, Method]:
     return {
         f"{selection} k={k}": sparse_self(selection, f"fixed:k={k}", acceptance)
-        for selection in ("verification", "streaming")
+        for selection in selections
         for k in ks
     }
 
@@ -71,11 +71,13 @@ ACCEPTANCE = Experiment(
     "acceptance",
     "How many drafted tokens are accepted at a fixed draft length, greedy and sampled?",
     (
-        Condition("greedy", _acceptance_arms((4, 8)), {"temperature": 0.0}),
+        Condition(
+            "greedy", _fixed(("verification", "streaming"), (4, 8), "greedy"), {"temperature": 0.0}
+        ),
         *(
             Condition(
                 f"T={temperature} {rule}",
-                _acceptance_arms((4,), rule),
+                _fixed(("verification",), (4,), rule),
                 {"temperature": temperature, "seed": 0},
             )
             for temperature in (0.8, 1.0)

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from glimpse.bench import experiments, plain
 from glimpse.bench.experiments import EXPERIMENTS, Experiment, Result
-from glimpse.bench.harness import Summary, summarise
+from glimpse.bench.harness import summarise
 from glimpse.bench.provenance import write_jsonl
+from glimpse.bench.report import Cells, condition_cells, plain_cells
 from glimpse.cli import options
 
 NAMES = (*EXPERIMENTS, "plain")
@@ -60,11 +61,11 @@ def _experiment(experiment: Experiment, model: str, runner: str, path: Path) -> 
         runs = [result.run for result in results if result.condition == condition.name]
         if not runs:
             continue
-        summaries = summarise(runs)
-        Console().print(_table(condition.name, summaries, results))
+        examples = list(dict.fromkeys(result.example for result in results))
+        Console().print(_table(condition.name, condition_cells(runs, examples)))
         report[condition.name] = {
             name: {**summary.stats.as_dict(), "speedup": summary.speedup}
-            for name, summary in summaries.items()
+            for name, summary in summarise(runs).items()
         }
     return {"experiment": experiment.name, "conditions": report}
 
@@ -91,33 +92,14 @@ def _record(result: Result) -> dict[str, Any]:
     }
 
 
-def _table(condition: str, summaries: dict[str, Summary], results: list[Result]) -> Table:
-    """One row per method: pooled figures, then the acceptance on each example."""
-    examples = list(dict.fromkeys(result.example for result in results))
-    table = Table(title=condition, title_justify="left")
-    table.add_column("method")
-    columns = ("speed-up", "same tokens", "accepted", "tokens/round", "mean k", "repetition")
-    for column in (*columns, "refresh", "control", *examples):
+def _table(name: str, cells: Cells) -> Table:
+    header, rows = cells
+    table = Table(title=name, title_justify="left")
+    table.add_column(header[0])
+    for column in header[1:]:
         table.add_column(column, justify="right")
-    for name, summary in summaries.items():
-        stats = summary.stats
-        rates = [
-            f"{result.run.stats.acceptance_rate:.1%} ({result.run.stats.repetition:.0%})"
-            for result in results
-            if (result.condition, result.run.method, result.run.repeat) == (condition, name, 0)
-        ]
-        table.add_row(
-            name,
-            f"{summary.speedup:.2f}x",
-            "yes" if summary.is_identical else "no",
-            f"{stats.acceptance_rate:.1%}",
-            f"{stats.tokens_per_round:.2f}",
-            f"{stats.mean_k:.2f}",
-            f"{stats.repetition:.0%}",
-            f"{stats.seconds.get('refresh', 0.0) / stats.decode_s:.1%}",
-            f"{stats.seconds.get('control', 0.0) / stats.decode_s:.2%}",
-            *rates,
-        )
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -125,19 +107,7 @@ def _plain(model: str, path: Path, quick: bool) -> dict[str, Any]:
     sizes = QUICK if quick else {"num_tokens": 7500, "max_tokens": 64, "repeats": 3}
     with options.progress_bars("runs") as (progress,):
         rows, facts = plain.run(model, progress=progress, **sizes)
-    write_jsonl(path, plain.as_records(rows, facts))
-    theirs = rows[0]
-    table = Table()
-    table.add_column("engine")
-    for column in ("decode speed", "prefill time", "peak memory", "same tokens"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.decode_tokens_per_s / theirs.decode_tokens_per_s:.2f}x",
-            f"{row.prefill_s / theirs.prefill_s:.2f}x",
-            f"{row.peak_memory / 2**30:.2f} GiB",
-            f"{row.num_same_tokens} of {sizes['max_tokens']}",
-        )
-    Console().print(table)
+    records = plain.as_records(rows, facts)
+    write_jsonl(path, records)
+    Console().print(_table("plain", plain_cells(records)))
     return {"experiment": "plain", **facts, "rows": [asdict(row) for row in rows]}
