@@ -13,6 +13,7 @@ from glimpse.cli import options
 from glimpse.cli.options import console
 from glimpse.llm import LLM, Event, Generation
 from glimpse.methods import get_method
+from glimpse.stats import Stats
 
 
 def generate(
@@ -77,7 +78,7 @@ def generate(
     prompt_ids = options.token_ids(llm, text, is_chat=ask is not None)
     with options.progress_bars("reading") as (progress,):
         events = llm.stream([prompt_ids], params, progress=progress)
-        generations = _follow(events, echo=not json)
+        generations = _follow(events, params.seed or 0, echo=not json)
     options.save_costs(llm, cost_table)
     if json:
         first, *others = [_as_dict(generation) for generation in generations]
@@ -90,7 +91,7 @@ def _show_defaults(llm: LLM) -> None:
         console.print(f"the model's own defaults: {shown}", style="dim", markup=False)
 
 
-def _follow(events: Iterator[Event], *, echo: bool) -> list[Generation]:
+def _follow(events: Iterator[Event], seed: int, *, echo: bool) -> list[Generation]:
     """Run to the end or to Ctrl-C, streaming the first text; all texts, as far as they got."""
     last: dict[int, Event] = {}
     shown = ""
@@ -104,7 +105,9 @@ def _follow(events: Iterator[Event], *, echo: bool) -> list[Generation]:
     except KeyboardInterrupt:
         console.print("\ninterrupted: what was generated is kept", style="yellow")
     generations = [last[choice].generation for choice in sorted(last)]
-    if echo and generations:
+    if not generations:  # Interrupted while the prompt was read.
+        generations = [Generation("", [], "abort", None, seed, [], Stats())]
+    if echo:
         # An interrupt releases text that was held back, as it could have begun a stop string.
         sys.stdout.write(generations[0].text[len(shown) :])
         _print_rest(generations)
