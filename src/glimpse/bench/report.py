@@ -83,7 +83,7 @@ def experiment_section(records: list[dict[str, Any]]) -> str:
 
 
 def condition_cells(runs: list[Run], examples: list[str]) -> Cells:
-    """Methods pooled over the examples, then acceptance (repetition) on each of them."""
+    """Methods pooled over all prompts, then acceptance (repetition) on each of ``examples``."""
     header = ["method", "speed-up", "same tokens", "accepted", "tokens/round", "mean k",
               "repetition", "refresh", "control", *examples]  # fmt: skip
     rows = [

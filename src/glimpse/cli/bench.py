@@ -58,11 +58,16 @@ def _experiment(experiment: Experiment, model: str, runner: str, path: Path) -> 
             options.console.print(f"interrupted: {len(results)} runs are kept", style="yellow")
     report: dict[str, Any] = {}
     for condition in experiment.conditions:
-        runs = [result.run for result in results if result.condition == condition.name]
+        examples = list(dict.fromkeys(result.example for result in results))
+        runs = [
+            replace(result.run, prompt=examples.index(result.example))
+            for result in results
+            if result.condition == condition.name
+        ]
         if not runs:
             continue
-        examples = list(dict.fromkeys(result.example for result in results))
-        Console().print(_table(condition.name, condition_cells(runs, examples)))
+        # A terminal has no room for a column per example: the Markdown report does.
+        Console().print(_table(condition.name, condition_cells(runs, [])))
         report[condition.name] = {
             name: {**summary.stats.as_dict(), "speedup": summary.speedup}
             for name, summary in summarise(runs).items()
