@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -114,11 +115,12 @@ def _print_texts(questions: list[str], runs: list[Run]) -> None:
 
 
 def _table(summaries: dict[str, Summary]) -> Table:
-    table = Table()
-    columns = ("tokens/s", "speed-up", "same tokens", "accepted", "tokens/round", "mean k")
-    table.add_column("method")
-    for column in (*columns, "repetition", "prefill s", "total s", "spread"):
-        table.add_column(column, justify="right")
+    caption = "acc.: accepted of drafted; rep.: repeated 8-grams; prefill and total in seconds"
+    table = Table(box=SIMPLE, collapse_padding=True, caption=caption)
+    table.add_column("method", no_wrap=True)
+    columns = ("tok/s", "speed-up", "same", "acc.", "tok/round", "rep.", "prefill", "total")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
     for name, summary in summaries.items():
         stats = summary.stats
         table.add_row(
@@ -128,10 +130,8 @@ def _table(summaries: dict[str, Summary]) -> Table:
             "yes" if summary.is_identical else "no",
             f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
             f"{stats.tokens_per_round:.2f}",
-            f"{stats.mean_k:.2f}",
             f"{stats.repetition:.0%}",
             f"{stats.prefill_s:.1f}",
             f"{stats.total_s:.1f}",
-            f"{summary.spread:.2f}",
         )
     return table
