@@ -38,9 +38,10 @@ def title(name: str, facts: dict[str, Any]) -> str:
     """Heading of a result, its question, and where it comes from."""
     question = EXPERIMENTS[name].question if name in EXPERIMENTS else "Plain decoding beside peers"
     versions = ", ".join(f"{library} {version}" for library, version in facts["libraries"].items())
+    note = f"\n\n**{facts['note']}**" if "note" in facts else ""
     return (
         f"## {name}: {question}\n\n`{facts['command']}`, commit {facts['commit'][:10]}, "
-        f"{facts['processor']}, {facts['threads']} threads, {versions}, {facts['time'][:10]}"
+        f"{facts['processor']}, {facts['threads']} threads, {versions}, {facts['time'][:10]}{note}"
     )
 
 
