@@ -137,14 +137,15 @@ def test_a_machine_that_slows_down_does_so_for_all_predictions() -> None:
 
 def test_overhead_is_what_steps_and_passes_leave_of_a_round() -> None:
     model = CostModel()
-    for first in (0.030, 0.0, 0.0):
+    for overhead in (0.030, 0.005, 0.005):  # the first round that drafts has more to do
         model.observe_draft(1, 750, DRAFT, num_steps=4)
         model.observe_verify(5, 1, CONTEXT, 0.1)
-        model.observe_round(True, 4 * DRAFT + 0.1 + 0.005 + first)
-        model.observe_verify(1, 1, CONTEXT, PLAIN)
-        model.observe_round(False, PLAIN + 0.001)
-    assert model.overhead(True) == pytest.approx(0.005)
-    assert model.overhead(False) == pytest.approx(0.001)
+        model.observe_round(True, 4 * DRAFT + 0.1 + overhead)
+    model.observe_verify(1, 1, CONTEXT, PLAIN)
+    model.observe_round(False, PLAIN + 0.001)
+    assert model.overhead("resuming") == pytest.approx(0.030)
+    assert model.overhead("drafting") == pytest.approx(0.005)
+    assert model.overhead("plain") == pytest.approx(0.001)
 
 
 def test_counts_say_what_is_not_known() -> None:
@@ -184,7 +185,7 @@ def test_a_loaded_table_predicts_the_same_and_is_pinned(tmp_path: Path) -> None:
     run(pinned, [0, 1, 2, 3] * 5, noise=1.0)
     pinned.observe_round(True, 100.0)
     assert [pinned.verify(*size) for size in sizes] == expected
-    assert pinned.overhead(True) == model.overhead(True)
+    assert pinned.overhead("resuming") == model.overhead("resuming")
 
 
 def test_a_loaded_table_can_learn_on(tmp_path: Path) -> None:

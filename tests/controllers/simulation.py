@@ -18,11 +18,13 @@ CONTEXT = 7500
 
 @dataclass(frozen=True)
 class Machine:
-    """Milliseconds of a draft step, of a verify pass by rows, and of the rest of a round."""
+    """Milliseconds of a draft step, of a verify pass by rows, and of the rest of a round, to which
+    the first one that drafts after a plain one adds ``resuming``."""
 
     draft: float
     verify: dict[int, float]
     overhead: float = 0.5
+    resuming: float = 0.0
 
     def pass_ms(self, rows: int) -> float:
         known = sorted(self.verify)
@@ -121,7 +123,8 @@ def simulate(
         cap = controller.plan([seq], costs)[0] if run.rounds else 0
         draft, accepted = write(controller, seq, text, run.tokens, cap)
         k = len(draft)
-        overhead = machine.overhead if k else 0.3
+        is_resuming = k > 0 and run.rounds[-1][0] == 0
+        overhead = (machine.overhead if k else 0.3) + machine.resuming * is_resuming
         seconds = overhead / 1e3
         if k:
             step = measured(machine.draft)

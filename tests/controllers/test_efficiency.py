@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from glimpse.controllers import Controller, controllers
@@ -64,6 +66,27 @@ def test_drafting_is_given_up_and_taken_up_again(machine: Machine) -> None:
     off, on, off_again = (sum(share) / len(shares) for share in zip(*shares, strict=True))
     assert max(off, off_again) < 0.25
     assert on > 0.75
+
+
+@pytest.mark.parametrize("calibration", ["online", "paper"])
+@pytest.mark.parametrize("machine", [CPU, NATIVE], ids=["cpu", "native"])
+def test_no_draft_length_is_a_trap_where_resuming_is_dear(
+    machine: Machine, calibration: str
+) -> None:
+    """One round that resumes costs as much as three plain ones: probes are rare, but go on."""
+    dear = replace(machine, resuming=3 * machine.pass_ms(1))
+    hopeless = Text(0.0, length=3000, is_mute=True)
+    run = simulate(Efficiency(calibration=calibration), dear, hopeless, 2000)
+    assert 1 <= sum(k > 0 for k, _ in run.rounds[500:]) < 0.02 * 1500
+    assert run.speed > 0.95 / machine.pass_ms(1)
+
+
+@pytest.mark.parametrize("machine", [CPU, NATIVE], ids=["cpu", "native"])
+def test_drafting_is_taken_up_again_where_resuming_is_dear(machine: Machine) -> None:
+    dear = replace(machine, resuming=2 * machine.pass_ms(1))
+    text = Text(0.2, 1, 300) + Text(0.98, 2, 2200)
+    run = simulate(Efficiency(), dear, text, 2400)
+    assert run.drafting_share(2000, 2400) > 0.75
 
 
 def test_probes_lose_at_most_their_share_of_the_time() -> None:

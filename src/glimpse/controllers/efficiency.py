@@ -62,6 +62,8 @@ class Efficiency:
         self._round: _Round | None = None
         self._is_on = False
         self._credit = 0.0
+        self._is_encouraged = False
+        """The latest round was a probe, and all that it drafted was accepted."""
 
     def plan(self, sequences: SequenceOf[Sequence], costs: CostModel) -> list[int]:
         profiles = [self._calibration.profile(sequence) for sequence in sequences]
@@ -75,9 +77,7 @@ class Efficiency:
             caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
         else:
             is_unsure = costs.num_drafts(this.batch) < SURE and this.promise > 1 + self.hysteresis
-            is_probing = is_unsure or self._credit >= max(
-                this.loss_of_probe, self.hysteresis * this.round_costs[0]
-            )
+            is_probing = is_unsure or self._affords(this) or self._is_encouraged
             caps = [this.best_k * is_probing] * this.batch
         this.num_drafting[0] = sum(cap > 0 for cap in caps)
         return caps
@@ -106,8 +106,21 @@ class Efficiency:
         if not self._is_on and planned:
             limit = MAX_CREDIT * this.round_costs[0]
             self._credit = min(limit, self._credit + self._saved(this, planned))
+        # Having paid for resuming, a probe goes on for as long as it does well.
+        self._is_encouraged = this.could_pay and all(
+            0 < len(outcome.draft) == outcome.num_accepted for outcome in planned
+        )
         for outcome in planned:
             self._calibration.learn(outcome)
+
+    def _affords(self, this: _Round) -> bool:
+        """Whether there is credit for a probe. Full credit always buys one: what a probe is thought
+        to cost may be wrong, and only a probe can tell.
+        """
+        plain = this.round_costs[0]
+        return self._credit >= min(
+            max(this.loss_of_probe, self.hysteresis * plain), MAX_CREDIT * plain
+        )
 
     def _saved(self, this: _Round, outcomes: list[Outcome]) -> float:
         """Seconds a round adds to the credit for probes: a share of a plain round, or what a probe
@@ -117,7 +130,8 @@ class Efficiency:
         if k == 0:
             return self.probe_share * this.round_costs[0]
         num_tokens = sum(outcome.num_committed for outcome in outcomes) / len(outcomes)
-        return num_tokens * this.round_costs[0] - (k * this.draft_cost + this.round_costs[k])
+        resuming = 0.0 if self._is_encouraged else this.resuming
+        return num_tokens * this.round_costs[0] - this.seconds(k) - resuming
 
 
 class _Round:
@@ -137,7 +151,7 @@ class _Round:
         lengths = range(len(mean) + 1)
         context = sum(len(sequence.token_ids) for sequence in sequences)
         self.draft_cost = costs.draft(batch)
-        overheads = (costs.overhead(False), costs.overhead(True))
+        overheads = (costs.overhead("plain"), costs.overhead("drafting"))
         self.round_costs = [
             costs.verify((k + 1) * batch, batch, context) + overheads[k > 0] for k in lengths
         ]
@@ -152,10 +166,20 @@ class _Round:
         usual = min(self.draft_cost, DRAFT_SHARE * plain)
         self.promise = best_length(mean, usual, self.round_costs, lengths[1:])[1] * plain
         """The gain if the cost of a draft step turned out to be a usual one."""
-        seconds = self.best_k * self.draft_cost + self.round_costs[self.best_k]
-        self.loss_of_probe = seconds * (1 - self.gain)
-        """Expected seconds that a round with ``best_k`` drafts takes beyond plain decoding of as many
-        tokens."""
+        self.resuming = max(0.0, costs.overhead("resuming") - overheads[True])
+        """Seconds that a round which drafts after a plain one takes longer than another."""
+        self.loss_of_probe = (1 - self.gain) * self.seconds(self.best_k) + self.resuming
+        """Expected seconds that one round with ``best_k`` drafts takes beyond plain decoding of as
+        many tokens."""
+
+    @property
+    def could_pay(self) -> bool:
+        """Whether a round with ``best_k`` drafts beats plain decoding if all are accepted."""
+        return self.seconds(self.best_k) < (self.best_k + 1) * self.round_costs[0]
+
+    def seconds(self, k: int) -> float:
+        """Of a round with k drafts, where the one before it drafted too."""
+        return k * self.draft_cost + self.round_costs[k]
 
     def needed(self, profile: list[float], k: int) -> float:
         """The chance of k drafts being accepted above which drafting further pays."""

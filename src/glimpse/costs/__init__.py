@@ -15,6 +15,9 @@ from glimpse.costs.surface import MAX_SURPRISE, MIN_REFERENCE, RECENT, Surface, 
 
 DRAFT_SHARE = 0.5
 """Before a draft step was seen it is taken to cost this share of a plain pass."""
+RoundKind = Literal["plain", "resuming", "drafting"]
+"""A round without drafts, the first one with drafts after such rounds, or a later one. One that
+resumes has more to do: attention statistics are scored afresh, and most of the glimpse is moved."""
 LASTING = 0.2
 """Twice in three observations off by this factor's logarithm: the machine's speed has changed."""
 
@@ -35,6 +38,7 @@ class CostModel:
         self.is_pinned = False
         self._table = _Table()
         self._accounted = 0.0
+        self._was_drafting = False
         self._surprises: list[float] = []
 
     def observe_draft(self, batch: int, context: int, seconds: float, num_steps: int = 1) -> None:
@@ -54,10 +58,11 @@ class CostModel:
     def observe_round(self, is_drafting: bool, seconds: float) -> None:
         """The whole round whose parts were observed since the last call: the rest is overhead."""
         if not self.is_pinned and self._accounted > 0:
-            overheads = self._table.overheads[_kind(is_drafting)]
+            resumed: RoundKind = "drafting" if self._was_drafting else "resuming"
+            overheads = self._table.overheads[resumed if is_drafting else "plain"]
             overheads.append(max(0.0, seconds - self._accounted))
             del overheads[: -2 * RECENT]
-        self._accounted = 0.0
+        self._accounted, self._was_drafting = 0.0, is_drafting
 
     def draft(self, batch: int = 1, context: int | None = None) -> float:
         """Seconds of one draft step; by default with glimpses as large as the latest ones.
@@ -84,12 +89,10 @@ class CostModel:
         line = (w[0] + w[2] * size, w[1] * batch + w[3] * size)
         return self._table.speed * verify.predict(rows / batch, line)
 
-    def overhead(self, is_drafting: bool) -> float:
-        """Seconds of a round outside draft steps and verify pass; 0 before two were observed (the
-        first round that drafts builds what later ones only change).
-        """
-        overheads = self._table.overheads[_kind(is_drafting)]
-        return typical(overheads) if len(overheads) > 1 else 0.0
+    def overhead(self, kind: RoundKind) -> float:
+        """Seconds of a round outside draft steps and verify pass; 0 before one was observed."""
+        overheads = self._table.overheads[kind]
+        return typical(overheads) if overheads else 0.0
 
     def num_drafts(self, batch: int = 1) -> int:
         """Draft steps observed with this batch, counted up to ``RECENT``."""
@@ -175,13 +178,9 @@ class _Table:
     """How much slower than at first everything is now."""
     verify: Surface = field(default_factory=Surface)
     draft: Surface = field(default_factory=Surface)
-    overheads: dict[Literal["plain", "drafting"], list[float]] = field(
-        default_factory=lambda: {"plain": [], "drafting": []}
+    overheads: dict[RoundKind, list[float]] = field(
+        default_factory=lambda: {"plain": [], "resuming": [], "drafting": []}
     )
 
 
 _ADAPTER = TypeAdapter(_Table)
-
-
-def _kind(is_drafting: bool) -> Literal["plain", "drafting"]:
-    return "drafting" if is_drafting else "plain"
