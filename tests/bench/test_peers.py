@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from glimpse.bench.peers import PeerProcess
+from glimpse.bench.peers import PeerProcess, Request
 from glimpse.bench.peers.own import OwnPeer
 from glimpse.bench.peers.transformers import TransformersPeer
 from glimpse.models import resolve
@@ -12,15 +12,15 @@ from glimpse.models import resolve
 
 def test_both_engines_give_the_same_tokens(tiny_checkpoint) -> None:
     folder = tiny_checkpoint("qwen2", has_tokenizer=True)
-    prompt = list(range(40))
+    request = Request(list(range(40)), max_tokens=6)
     with (
         PeerProcess("theirs", TransformersPeer, resolve(str(folder)), "sdpa") as theirs,
         PeerProcess("ours", OwnPeer, str(folder), "torch", "autoregressive") as ours,
     ):
-        results = [peer.generate(prompt, 6) for peer in (theirs, ours)]
+        results = [peer.generate(request) for peer in (theirs, ours)]
         assert results[0].token_ids == results[1].token_ids
         assert len(results[0].token_ids) == 6
-        assert all(r.prefill_s > 0 and r.decode_tokens_per_s > 0 for r in results)
+        assert all(r.ttft_s > 0 and r.decode_tokens_per_s > 0 for r in results)
         assert ours.peak_memory() > 2**27
 
 

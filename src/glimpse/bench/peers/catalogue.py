@@ -51,19 +51,19 @@ _OPENVINO = ("openvino", ("openvino-genai",))
 _Q8 = {"has_flash": True, "kv_type": "q8_0"}
 
 PEERS = (
-    Row("transformers", *_HUGGING_FACE),
+    Row("transformers plain", *_HUGGING_FACE),
     Row("transformers lookup", *_HUGGING_FACE, {"lookup": 10}, is_speculative=True),
-    Row("xllamacpp", *_LLAMA),
+    Row("xllamacpp plain", *_LLAMA),
     Row("xllamacpp flash", *_LLAMA, {"has_flash": True}),
     Row("xllamacpp flash q8", *_LLAMA, _Q8),
     Row("xllamacpp ngram-simple", *_LLAMA, {"speculation": "ngram_simple"}, is_speculative=True),
     Row("xllamacpp ngram-cache", *_LLAMA, {"speculation": "ngram_cache"}, is_speculative=True),
-    Row("llama-cpp-python", *_LLAMA_SOURCE),
-    Row("llama-cpp-python flash", *_LLAMA_SOURCE, {"has_flash": True}),
-    Row("llama-cpp-python flash q8", *_LLAMA_SOURCE, _Q8),
+    Row("llama-cpp plain", *_LLAMA_SOURCE),
+    Row("llama-cpp flash", *_LLAMA_SOURCE, {"has_flash": True}),
+    Row("llama-cpp flash q8", *_LLAMA_SOURCE, _Q8),
     # Its documentation advises two tokens on a CPU.
-    Row("llama-cpp-python lookup", *_LLAMA_SOURCE, {"lookup": 2}, is_speculative=True),
-    Row("openvino", *_OPENVINO),
+    Row("llama-cpp lookup", *_LLAMA_SOURCE, {"lookup": 2}, is_speculative=True),
+    Row("openvino plain", *_OPENVINO),
     Row("openvino lookup", *_OPENVINO, {"lookup": 5}, is_speculative=True),
 )
 
