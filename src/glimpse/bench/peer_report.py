@@ -134,7 +134,8 @@ def cells(
 ) -> tuple[list[str], list[list[str]]]:
     """The table of one condition; engines without figures stand in it by name."""
     body = [_cells(row) for row in rows(records, condition)]
-    body += [{"engine": name} for name, _ in missing(records)]
+    present = {cell["engine"] for cell in body}
+    body += [{"engine": name} for name, _ in missing(records) if name not in present]
     return list(columns), [[cell.get(column, "-") for column in columns] for cell in body]
 
 

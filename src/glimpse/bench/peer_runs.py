@@ -74,8 +74,8 @@ def run(
 ) -> Iterator[Record]:
     """Records as they come: the engines, then bandwidths and measurements, then peak memory.
 
-    An engine that is not installed, or fails, is named with the reason; one of ours that fails
-    raises RuntimeError. Raises ValueError for a model that is not a GGUF file.
+    An engine that is not installed, or fails, is named with the reason; one of ours that does not
+    start raises RuntimeError. Raises ValueError for a model that is not a GGUF file.
     """
     files = resolve(bench.model)
     if files.format != "gguf":

@@ -53,7 +53,8 @@ def title(name: str, facts: dict[str, Any]) -> str:
     note = f"\n\n**{facts['note']}**" if "note" in facts else ""
     return (
         f"## {name}: {questions.get(name, '')}\n\n`{facts['command']}`, "
-        f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} threads, {versions}, {facts['time'][:10]}{note}"
+        f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} threads, "
+        f"{versions}, {facts['time'][:10]}{note}"
     )
 
 
