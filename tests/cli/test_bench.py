@@ -23,12 +23,8 @@ def glimpse(monkeypatch, *arguments: str) -> None:
 def test_peers_writes_raw_results_and_prints_a_table(
     monkeypatch, capsys, tmp_path, smollm2_files
 ) -> None:
-    run = peer_runs.run
-    monkeypatch.setattr(
-        peer_runs,
-        "run",
-        lambda bench, progress: run(bench, lambda row, setup: FakePeer(), progress),
-    )
+    run = partial(peer_runs.run, start=lambda row, setup: FakePeer())
+    monkeypatch.setattr(peer_runs, "run", run)
     monkeypatch.setattr(peer_runs, "read_bandwidth", lambda threads: 1e10)
     with pytest.raises(SystemExit) as ended:
         glimpse(monkeypatch, "peers", "--context", "128", "--temperature", "0", "--repeats", "2",
