@@ -44,7 +44,7 @@ bench-quick: $(INSTALLED)  ## The figures of the README in a few minutes, smalle
 	$(BIN)/glimpse bench acceptance --quick
 	$(BIN)/glimpse bench plain --quick
 
-bench-peers: $(PEERS)  ## Ours beside other engines: about two hours; see `glimpse bench --help` for parts
+bench-peers: $(PEERS)  ## Ours beside other engines, all of it: hours; see `glimpse bench --help` for parts
 	$(BIN)/glimpse bench peers
 
 clean:
