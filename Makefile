@@ -2,12 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PEERS := .venv/.installed-peers
 
-.PHONY: demo test test-slow lint bench-quick clean
+.PHONY: demo test test-slow test-peers lint bench-quick bench-peers clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[peers]"
 	touch $@
 
 build/demo.txt: $(INSTALLED)
@@ -26,6 +31,9 @@ test: lint  ## Lint, types and the default test tier
 test-slow: $(INSTALLED)  ## Minutes of work on real weights
 	$(BIN)/pytest -m slow
 
+test-peers: $(PEERS)  ## Other engines on a short prompt
+	$(BIN)/pytest -m peers
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -35,6 +43,9 @@ bench-quick: $(INSTALLED)  ## The figures of the README in a few minutes, smalle
 	$(BIN)/glimpse bench controller --quick
 	$(BIN)/glimpse bench acceptance --quick
 	$(BIN)/glimpse bench plain --quick
+
+bench-peers: $(PEERS)  ## Ours beside other engines, all of it: hours; see `glimpse bench --help` for parts
+	$(BIN)/glimpse bench peers
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

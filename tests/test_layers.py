@@ -33,6 +33,10 @@ ROOMS = {
     "fastapi": ("serving",),
     "ray": ("serving",),
     "matplotlib": ("bench/figures.py",),
+    "llama_cpp": ("bench/peers",),
+    "openvino": ("bench/peers",),
+    "openvino_genai": ("bench/peers",),
+    "xllamacpp": ("bench/peers",),
 }
 
 MODULES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py"))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from glimpse.bench.peers import Measurement, PeerProcess
+from glimpse.bench.peers import Measurement, PeerProcess, Request
 from glimpse.bench.peers.own import OwnPeer
 from glimpse.bench.peers.transformers import TransformersPeer
 from glimpse.bench.workloads import LANGUAGE_REFERENCE, prompt
@@ -35,6 +35,7 @@ def run(
     """Interleaved runs, each engine in its own process; rows, and what memory should be."""
     files = resolve(model)
     prompt_ids = prompt(LANGUAGE_REFERENCE[0], load_tokenizer(files), num_tokens)
+    request = Request(prompt_ids, max_tokens)
     with (
         PeerProcess("transformers sdpa", TransformersPeer, files, "sdpa") as theirs,
         PeerProcess("glimpse torch", OwnPeer, model, "torch", "autoregressive") as ours,
@@ -42,7 +43,7 @@ def run(
         measured: dict[str, list[Measurement]] = {theirs.name: [], ours.name: []}
         for repeat in range(repeats):
             for number, peer in enumerate((theirs, ours)):
-                measured[peer.name].append(peer.generate(prompt_ids, max_tokens))
+                measured[peer.name].append(peer.generate(request))
                 if progress is not None:
                     progress(2 * repeat + number + 1, 2 * repeats)
         expected = measured[theirs.name][0].token_ids
@@ -64,7 +65,7 @@ def _row(
     return PlainRow(
         name,
         median(m.decode_tokens_per_s for m in measurements),
-        median(m.prefill_s for m in measurements),
+        median(m.ttft_s for m in measurements),
         peak_memory,
         differing[0] if differing else len(own),
         tuple(measurements),

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from glimpse.bench import peer_report
 from glimpse.bench.experiments import EXPERIMENTS
 from glimpse.bench.harness import Run, Summary, summarise
 from glimpse.stats import Stats
@@ -22,26 +23,38 @@ are shared and noisy, so ratios only. Repetition is the share of repeated 8-gram
 flatters acceptance."""
 
 
+OTHER_QUESTIONS = {
+    "plain": "Plain decoding beside peers",
+    "peers": "How fast are other engines on the same file, prompt and threads?",
+}
+
+
 def main() -> None:
     """Print a section for each result in the folder that is given."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "benchmarks/results")
     sections = [HEADER]
     for path in sorted(folder.glob("*.jsonl")):
         first, *records = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-        is_plain = "kv_bytes" in records[0]
-        body = plain_section(records) if is_plain else experiment_section(records)
-        sections.append(f"{title(path.stem, first['provenance'])}\n\n{body}")
+        sections.append(f"{title(path.stem, first['provenance'])}\n\n{section(records)}")
     sys.stdout.write("\n\n".join(sections) + "\n")
+
+
+def section(records: list[dict[str, Any]]) -> str:
+    """A result's tables; what kind it is shows in its first record."""
+    if "engines" in records[0]:
+        return peers_section(records)
+    return plain_section(records) if "kv_bytes" in records[0] else experiment_section(records)
 
 
 def title(name: str, facts: dict[str, Any]) -> str:
     """Heading of a result, its question, and where it comes from."""
-    question = EXPERIMENTS[name].question if name in EXPERIMENTS else "Plain decoding beside peers"
+    questions = OTHER_QUESTIONS | {name: e.question for name, e in EXPERIMENTS.items()}
     versions = ", ".join(f"{library} {version}" for library, version in facts["libraries"].items())
     note = f"\n\n**{facts['note']}**" if "note" in facts else ""
     return (
-        f"## {name}: {question}\n\n`{facts['command']}`, commit {facts['commit'][:10]}, "
-        f"{facts['processor']}, {facts['threads']} threads, {versions}, {facts['time'][:10]}{note}"
+        f"## {name}: {questions.get(name, '')}\n\n`{facts['command']}`, "
+        f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} threads, "
+        f"{versions}, {facts['time'][:10]}{note}"
     )
 
 
@@ -70,6 +83,30 @@ def plain_cells(records: list[dict[str, Any]]) -> Cells:
         for row in records[1:]
     ]
     return ["engine", "decode speed", "prefill time", "peak memory", "same tokens"], rows
+
+
+def peers_section(records: list[dict[str, Any]]) -> str:
+    """What the machine allows, a table for each condition, and the settings of the engines."""
+    facts = records[0]
+    weights, bandwidth = facts["weight_bytes"] / 1e6, peer_report.bandwidth(records) / 1e9
+    parts = [
+        f"{facts['model']}, {facts['threads']} threads, answers of {facts['max_tokens']} tokens. "
+        f"Weights {weights:.0f} MB, {facts['kv_bytes_per_token'] / 1e3:.1f} kB of KV a token in "
+        f"float16; reading {bandwidth:.1f} GB/s ({facts['bandwidth_method']}). A plain row is held "
+        "against the best peer without lookup, a speculative one against the best of all; `spread` "
+        "is fastest over slowest repeat, `same` the leading tokens of our own plain decoding."
+    ]
+    for context, temperature in peer_report.conditions(records):
+        sampling = f"T = {temperature:g}" if temperature else "greedy"
+        table = markdown(peer_report.cells(records, (context, temperature)))
+        parts.append(f"### {context} tokens of context, {sampling}\n\n{table}")
+    lines = [
+        f"- {engine['name']}: {', '.join(f'{k} {v}' for k, v in engine['settings'].items())}"
+        for engine in facts["engines"]
+        if "settings" in engine
+    ]
+    lines += [f"- {name}: {why}" for name, why in peer_report.missing(records)]
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def experiment_section(records: list[dict[str, Any]]) -> str:

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
 
-from glimpse.bench.peers import Measurement
+import torch
+
+from glimpse.bench.peers import Measurement, Request
+from glimpse.bench.peers.catalogue import Setup
 from glimpse.config import SamplingParams
 from glimpse.llm import LLM
 
 
 class OwnPeer:
-    """``LLM.generate``, greedy, nothing kept from run to run."""
+    """``LLM.generate``, nothing kept from run to run but what the controller has learnt."""
 
     def __init__(self, model: str, runner: str, method: str) -> None:
         self._llm = LLM(model, runner=runner, method=method, prefix_capacity=0)
+        self.settings: dict[str, Any] = {
+            "version": metadata.version("glimpse-llm"),
+            "runner": self._llm.runner.name,
+            "method": method,
+            "threads": torch.get_num_threads(),
+        }
 
-    def generate(self, prompt_ids: Sequence[int], max_tokens: int) -> Measurement:
-        params = SamplingParams(max_tokens=max_tokens, min_tokens=max_tokens)
-        text = self._llm.generate([prompt_ids], params)[0]
+    def generate(self, request: Request) -> Measurement:
+        params = SamplingParams(
+            max_tokens=request.max_tokens,
+            min_tokens=request.max_tokens,
+            temperature=request.temperature,
+            seed=request.seed,
+        )
+        text = self._llm.generate([request.prompt_ids], params)[0]
         stats = text.stats
         after_first = stats.prefill_s + stats.decode_s - stats.ttft_s
-        return Measurement(stats.ttft_s, after_first, text.token_ids)
+        return Measurement(
+            stats.ttft_s, after_first, text.token_ids, stats.drafted or None, stats.accepted or None
+        )
+
+
+def load(setup: Setup, runner: str, method: str) -> OwnPeer:
+    torch.set_num_threads(setup.threads)
+    return OwnPeer(setup.files.name, runner, method)

@@ -1,0 +1,49 @@
+"""``glimpse bench peers`` as a user types it, with engines that compute nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import pytest
+
+from glimpse.bench import peer_runs
+from glimpse.bench.report import section
+from glimpse.cli import main
+from tests.bench.fakes import FakePeer
+
+
+def glimpse(monkeypatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["glimpse", "bench", *arguments])
+    monkeypatch.setenv("COLUMNS", "80")
+    main()
+
+
+def test_peers_writes_raw_results_and_prints_a_table(
+    monkeypatch, capsys, tmp_path, smollm2_files
+) -> None:
+    run = partial(peer_runs.run, start=lambda row, setup: FakePeer())
+    monkeypatch.setattr(peer_runs, "run", run)
+    monkeypatch.setattr(peer_runs, "read_bandwidth", lambda threads: 1e10)
+    with pytest.raises(SystemExit) as ended:
+        glimpse(monkeypatch, "peers", "--context", "128", "--temperature", "0", "--repeats", "2",
+                "--peer", "transformers", "--output", str(tmp_path), "--json")  # fmt: skip
+    assert ended.value.code == 0
+    *table, last = capsys.readouterr().out.splitlines()
+    assert any("transformers lookup" in line and "1.00x" in line for line in table)
+    assert max(map(len, table)) <= 80
+    (condition,) = json.loads(last)["conditions"]
+    assert (condition["context"], condition["temperature"]) == (128, 0.0)
+    assert condition["rows"][0]["decode_tokens_per_s"] == 10.0
+    lines = (tmp_path / "peers.jsonl").read_text("utf-8").splitlines()
+    first, *records = map(json.loads, lines)
+    assert "provenance" in first
+    assert "### 128 tokens of context, greedy" in section(records)
+
+
+def test_options_of_peers_are_refused_elsewhere(monkeypatch, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        glimpse(monkeypatch, "plain", "--context", "256", "--threads", "2")
+    assert ended.value.code == 2
+    assert "experiment 'plain' has no contexts, threads" in capsys.readouterr().err
