@@ -11,14 +11,13 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from glimpse import methods, stopping
+from glimpse import methods, prefill, stopping
 from glimpse.acceptance import Acceptance, acceptances, resolve_acceptance
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import KeepDrafting, Proposal
 from glimpse.methods import Plugins
-from glimpse.prefill import read
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
     Draft,
@@ -187,14 +186,12 @@ class Engine:
         """Read a prompt and return its sequence; ``handle`` is as for ``prefill.read``."""
         started = time.perf_counter()
         acceptance = resolve_acceptance(method.acceptance, params)
-        capacity = min(self.runner.config.max_seq_len, len(prompt_ids) + params.max_tokens)
-        statistics = self.statistics(method)
-        handle = read(
+        handle = prefill.read(
             self.runner,
             prompt_ids,
-            statistics,
+            self.statistics(method),
             handle=handle,
-            capacity=capacity,
+            capacity=prefill.capacity(self.runner, prompt_ids, params),
             progress=progress,
         )
         sequence = Sequence(

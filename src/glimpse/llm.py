@@ -226,6 +226,7 @@ class LLM:
         progress: Progress | None,
     ) -> Sequence:
         statistics = self.engine.statistics(method)
+        capacity = prefill.capacity(self.runner, request.prompt_ids, params)
         return self.engine.open(
             request.prompt_ids,
             params,
@@ -233,7 +234,7 @@ class LLM:
             seed=request.seed,
             choice=request.choice,
             eos_token_ids=self.defaults.eos_token_ids,
-            handle=self.prefixes.take(request.prompt_ids, statistics, running),
+            handle=self.prefixes.take(request.prompt_ids, statistics, running, capacity),
             progress=progress,
         )
 

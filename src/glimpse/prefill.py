@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+from glimpse.config import SamplingParams
 from glimpse.types import Progress, RaggedBatch, Runner, Segment, Statistics
 
 CHUNK_SIZE = 512
 """Prompt tokens per pass; chunk edges lie at absolute multiples of it, wherever reading begins."""
+
+
+def capacity(runner: Runner, prompt_ids: SequenceOf[int], params: SamplingParams) -> int:
+    """Tokens that a prompt and the longest answer to it take, within the model's context."""
+    return min(runner.config.max_seq_len, len(prompt_ids) + params.max_tokens)
 
 
 def read(

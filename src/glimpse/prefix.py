@@ -27,9 +27,15 @@ class PrefixCache:
         self._texts: list[tuple[int, list[int]]] = []
 
     def take(
-        self, prompt_ids: SequenceOf[int], statistics: Statistics, running: SequenceOf[Sequence]
+        self,
+        prompt_ids: SequenceOf[int],
+        statistics: Statistics,
+        running: SequenceOf[Sequence],
+        capacity: int = 0,
     ) -> int | None:
         """KV with a beginning of the prompt, or None: of a kept text, or a running one's fork.
+
+        It has room for ``capacity`` tokens.
 
         The last ``window`` shared positions are left out, to be read again: attention statistics
         come from the queries of the last tokens, and so equal those of a cold start.
@@ -47,7 +53,7 @@ class PrefixCache:
         length = min(shared, len(prompt_ids) - 1) - statistics.window
         if length <= 0:
             return None
-        fork = self._runner.fork(handle, length, statistics)
+        fork = self._runner.fork(handle, length, statistics, capacity)
         if tokens is not None:
             self._texts.remove((handle, tokens))
             self._runner.close(handle)

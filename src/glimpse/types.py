@@ -243,8 +243,16 @@ class Runner(Protocol):
     def close(self, handle: int) -> None:
         """Free a sequence."""
 
-    def fork(self, handle: int, length: int, statistics: Statistics | None = None) -> int:
-        """A new sequence that begins as a copy of the first ``length`` positions of another."""
+    def fork(
+        self,
+        handle: int,
+        length: int,
+        statistics: Statistics | None = None,
+        capacity: int = 0,
+    ) -> int:
+        """A new sequence that begins as a copy of the first ``length`` positions of another, with
+        room for ``capacity`` tokens in all.
+        """
 
     def length(self, handle: int) -> int:
         """Number of positions with dense KV."""

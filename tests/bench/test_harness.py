@@ -40,14 +40,7 @@ def test_every_method_runs_on_every_prompt_from_one_prefill(llm: LLM) -> None:
     assert steps == [(i, 12) for i in range(1, 13)]
     # Each prompt is read once, and the second only where it differs from the first.
     assert len(read) == 2
-    assert [run.method for run in runs[:6]] == [
-        "autoregressive",
-        "a",
-        "b",
-        "a",
-        "b",
-        "autoregressive",
-    ]
+    assert [run.method for run in runs] == 4 * ["autoregressive", "a", "b"]
     summaries = summarise(runs)
     assert all(summary.is_identical for summary in summaries.values())
     assert summaries["autoregressive"].speedup == 1.0

@@ -100,7 +100,7 @@ CONTROLLER = Experiment(
             {"temperature": 0.0},
         ),
     ),
-    repeats=1,
+    repeats=3,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER)}

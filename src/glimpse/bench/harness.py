@@ -1,15 +1,18 @@
 """Runs methods side by side: one shared prefill for each prompt, then interleaved decoding.
 
-Every speed-up has plain decoding of the same run, runner and prompt below it.
+Every speed-up has plain decoding of the same run, runner and prompt below it. Methods take turns
+round by round, so that a machine that slows down for a while slows all of them alike.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from itertools import count
 
+from glimpse import prefill
 from glimpse.config import Method, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.engine import Engine
@@ -54,26 +57,30 @@ def side_by_side(
     progress: Progress | None = None,
     reading: Progress | None = None,
 ) -> list[Run]:
-    """Run every method ``repeats`` times on every prompt, interleaved, in rotating order.
+    """Run every method ``repeats`` times on every prompt, in turns.
 
-    ``engines`` keeps what methods learn from call to call. Prompts that begin alike (questions on
-    one document) share the reading of that part.
+    Each method has its own copy of the prompt's KV meanwhile. ``engines`` keeps what methods learn
+    from call to call. Prompts that begin alike (questions on one document) share the reading of
+    that part. ``progress`` counts finished texts.
     """
     engines = engines or make_engines(llm, methods)
     runs: list[Run] = []
-    total = len(prompts) * repeats * len(methods)
+    finished, total = count(1), len(prompts) * repeats * len(methods)
+
+    def report() -> None:
+        if progress is not None:
+            progress(next(finished), total)
+
     for number, prompt in enumerate(prompts):
         started = time.perf_counter()
         base = llm.read(prompt, Statistics(window=PREFILL_WINDOW), reading)
         prefill_s = time.perf_counter() - started
         for repeat in range(repeats):
-            for name in _rotated(list(methods), repeat):
-                sequence = _run(engines[name], base, prompt, methods[name], params, llm, seed)
+            sequences = _take_turns(llm, engines, base, prompt, methods, params, seed, report)
+            for name, sequence in sequences.items():
                 sequence.stats.prefill_s += prefill_s
                 sequence.stats.ttft_s += prefill_s
                 runs.append(_record(name, number, repeat, sequence))
-                if progress is not None:
-                    progress(len(runs), total)
         llm.prefixes.put(base, prompt)
     return runs
 
@@ -90,32 +97,55 @@ def make_engines(
     }
 
 
-def _rotated(names: list[str], by: int) -> list[str]:
-    by %= len(names)
-    return names[by:] + names[:by]
+def _take_turns(
+    llm: LLM,
+    engines: Mapping[str, Engine],
+    base: int,
+    prompt: list[int],
+    methods: Mapping[str, Method],
+    params: SamplingParams,
+    seed: int,
+    report: Callable[[], None],
+) -> dict[str, Sequence]:
+    """One finished text per method, from copies of the KV that was read once for all."""
+    sequences: dict[str, Sequence] = {}
+    try:
+        for name, method in methods.items():
+            sequences[name] = _open(llm, engines[name], base, prompt, method, params, seed)
+        waiting = dict(sequences)
+        while waiting:
+            # The one that is furthest behind in its text: all are at about the same place.
+            name = min(waiting, key=lambda name: waiting[name].num_output_tokens)
+            engines[name].round([waiting[name]])
+            if waiting[name].is_finished:
+                del waiting[name]
+                report()
+    finally:
+        for sequence in sequences.values():
+            llm.runner.close(sequence.handle)
+    for sequence in sequences.values():
+        sequence.stats.repetition = repetition(sequence.output_ids)
+    return sequences
 
 
-def _run(
+def _open(
+    llm: LLM,
     engine: Engine,
     base: int,
     prompt: list[int],
     method: Method,
     params: SamplingParams,
-    llm: LLM,
     seed: int,
 ) -> Sequence:
-    """One text from a copy of the KV that was read once for all."""
-    handle = engine.runner.fork(base, len(prompt) - 1, engine.statistics(method))
-    sequence = engine.open(
+    handle = llm.runner.fork(
+        base,
+        len(prompt) - 1,
+        engine.statistics(method),
+        prefill.capacity(llm.runner, prompt, params),
+    )
+    return engine.open(
         prompt, params, method, seed=seed, eos_token_ids=llm.defaults.eos_token_ids, handle=handle
     )
-    try:
-        while not sequence.is_finished:
-            engine.round([sequence])
-    finally:
-        engine.runner.close(handle)
-    sequence.stats.repetition = repetition(sequence.output_ids)
-    return sequence
 
 
 def _record(name: str, prompt: int, repeat: int, sequence: Sequence) -> Run:

@@ -75,7 +75,10 @@ class Efficiency:
             caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
         else:
             is_unsure = costs.num_drafts(this.batch) < SURE and this.promise > 1 + self.hysteresis
-            caps = [int(is_unsure or self._credit >= this.loss_of_probe)] * this.batch
+            is_probing = is_unsure or self._credit >= max(
+                this.loss_of_probe, self.hysteresis * this.round_costs[0]
+            )
+            caps = [this.best_k * is_probing] * this.batch
         this.num_drafting[0] = sum(cap > 0 for cap in caps)
         return caps
 
@@ -140,7 +143,8 @@ class _Round:
         ]
         """Seconds of a round that drafts k tokens for each sequence, without its draft steps."""
         plain = self.round_costs[0]
-        _, rate = best_length(mean, self.draft_cost, self.round_costs, lengths[1:])
+        self.best_k, rate = best_length(mean, self.draft_cost, self.round_costs, lengths[1:])
+        """Of the lengths above 0."""
         self.gain = rate * plain
         """Speed at the best length above 0 over that of plain decoding."""
         self.seconds_per_token = min(plain, 1.0 / rate)
@@ -148,7 +152,10 @@ class _Round:
         usual = min(self.draft_cost, DRAFT_SHARE * plain)
         self.promise = best_length(mean, usual, self.round_costs, lengths[1:])[1] * plain
         """The gain if the cost of a draft step turned out to be a usual one."""
-        self.loss_of_probe = self.draft_cost + self.round_costs[1] - plain
+        seconds = self.best_k * self.draft_cost + self.round_costs[self.best_k]
+        self.loss_of_probe = seconds * (1 - self.gain)
+        """Expected seconds that a round with ``best_k`` drafts takes beyond plain decoding of as many
+        tokens."""
 
     def needed(self, profile: list[float], k: int) -> float:
         """The chance of k drafts being accepted above which drafting further pays."""

@@ -88,10 +88,16 @@ class TorchRunner:
         del self._sequences[handle]
 
     @torch.inference_mode()
-    def fork(self, handle: int, length: int, statistics: Statistics | None = None) -> int:
+    def fork(
+        self,
+        handle: int,
+        length: int,
+        statistics: Statistics | None = None,
+        capacity: int = 0,
+    ) -> int:
         parent = self._state(handle)
         parent.check_length(length)
-        child = self.open(parent.kv.capacity, statistics)
+        child = self.open(max(length, capacity), statistics)
         self._sequences[child].copy_from(parent, length)
         return child
 
