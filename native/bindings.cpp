@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_attention.h"
 #include "isa.h"
 #include "model.h"
 #include "weights.h"
@@ -33,13 +34,6 @@ using FloatArray = Array<const float>;
 std::vector<float> to_vector(const std::optional<FloatArray>& array) {
   if (!array) return {};
   return {array->data(), array->data() + array->size()};
-}
-
-KVType kv_type(const std::string& name) {
-  if (name == "float32") return KVType::f32;
-  if (name == "float16") return KVType::f16;
-  if (name == "int8") return KVType::i8;
-  throw std::invalid_argument("kv_dtype='" + name + "': must be one of float32, float16, int8");
 }
 
 Activations activations(const std::string& name) {
@@ -90,7 +84,7 @@ std::shared_ptr<Model> make_model(int num_query_heads, int num_kv_heads, int hea
                                   double rotary_factor, int num_threads, const std::string& isa,
                                   const std::string& activation_type, const std::string& kv_dtype) {
   const KVShape shape{static_cast<int>(layers.size()), num_query_heads, num_kv_heads, head_dim,
-                      max_seq_len, kv_type(kv_dtype)};
+                      max_seq_len, parse_kv_type(kv_dtype)};
   ModelWeights weights{std::move(embedding), std::move(layers), to_vector(final_norm),
                        std::move(head)};
   return std::make_shared<Model>(
@@ -217,4 +211,5 @@ NB_MODULE(_core, m) {
         "frequencies"_a, "rotary_factor"_a, "num_threads"_a, "isa"_a, "activations"_a,
         "kv_dtype"_a);
   bind_sequence(m);
+  bind_attention(m);
 }

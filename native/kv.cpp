@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <utility>
 
 namespace glimpse {
 namespace {
@@ -9,6 +11,13 @@ namespace {
 constexpr std::int64_t kMinCapacity = 64;
 
 }  // namespace
+
+KVType parse_kv_type(const std::string& name) {
+  if (name == "float32") return KVType::f32;
+  if (name == "float16") return KVType::f16;
+  if (name == "int8") return KVType::i8;
+  throw std::invalid_argument("kv_dtype='" + name + "': must be one of float32, float16, int8");
+}
 
 KVStore::KVStore(const KVShape& shape, std::int64_t capacity)
     : shape_(shape), capacity_(round_up(capacity, kKeyBlock)) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "buffer.h"
 #include "kernels/kv.h"
@@ -20,6 +21,9 @@ struct KVShape {
   int group_size() const { return num_query_heads / num_kv_heads; }
   int num_heads() const { return num_layers * num_kv_heads; }
 };
+
+// "float32", "float16" or "int8"; throws std::invalid_argument for another.
+KVType parse_kv_type(const std::string& name);
 
 class KVStore {
  public:
