@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glimpse.config import ModelConfig
+from glimpse.runners.native.runner import NativeRunner
 from glimpse.runners.torch import TorchRunner
 from glimpse.types import DENSE, KVView, RaggedBatch, Runner, Segment, Statistics
 from tests.conformance.tiny import SHAPES, NaiveDecoder, tiny_tensors
@@ -19,7 +20,14 @@ def torch_runner(config: ModelConfig, tensors: dict[str, Tensor]) -> Runner:
     return TorchRunner(config, tensors.items(), torch.device("cpu"), torch.float64)
 
 
-FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {"torch": torch_runner}
+def native_runner(config: ModelConfig, tensors: dict[str, Tensor]) -> Runner:
+    return NativeRunner(config, tensors.items(), threads=2, kv_dtype="float32")
+
+
+FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {
+    "native": native_runner,
+    "torch": torch_runner,
+}
 WINDOW = 8
 
 
