@@ -37,7 +37,7 @@ void Attention::begin(std::vector<Span> spans) {
     num_rows_ += num_rows;
     add(std::move(plan));
   }
-  // Work that takes longest first.
+  // What takes longest comes first, so that threads finish at about the same time.
   std::stable_sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
     return (a.end_split - a.split) * a.num_queries > (b.end_split - b.split) * b.num_queries;
   });
@@ -128,9 +128,9 @@ void Attention::run(const Rows& rows, const Item& item) const {
     visible[i] = plan.span.start + (item.query + i) / shape_.group_size() + 1;
   }
   kernels_.pack(queries, item.num_queries, shape_.head_dim, packed);
-  const QueryTile tile{shape_.type,      plan.span.kv->head(rows.layer, item.kv_head),
-                       shape_.head_dim,  item.num_queries,
-                       packed,           visible};
+  const QueryTile tile{shape_.type,     plan.span.kv->head(rows.layer, item.kv_head),
+                       shape_.head_dim, item.num_queries,
+                       packed,          visible};
   const Softmax part{largest[0], totals[0], sums[0]}, all{largest[1], totals[1], sums[1]};
   if (!plan.is_split) kernels_.clear(all, item.num_queries, shape_.head_dim);
   for (std::int64_t split = item.split; split < item.end_split; ++split) {
@@ -162,8 +162,8 @@ void Attention::fold(const Rows& rows, const Row& row) const {
       kernels_.fold(tile, split,
                     partial(plan.partials + at(plan, row.kv_head, split, number)), all);
     kernels_.finish(total, sums, shape_.head_dim, output(rows, plan, row.kv_head, number));
-    // Where `observe` looks for them; a query's first split is not needed any more.
     if (plan.span.observed == nullptr) continue;
+    // The splits' totals are not needed any more: their place takes the shares for `observe`.
     for (std::int64_t split = 0; split * kSplit < visible; ++split) {
       const std::int64_t i = plan.partials + at(plan, row.kv_head, split, number);
       totals_.data()[i] = kernels_.share(largest_.data()[i], largest, total);
@@ -179,8 +179,7 @@ void Attention::observe(const Rows& rows, const Row& row) const {
   float* out = span.observed + number * span.observed_stride;
   const std::int64_t visible = span.start + row.row + 1;
   for (std::int64_t split = 0; split * kSplit < visible; ++split) {
-    const std::int64_t i =
-        at(plan, row.kv_head, split, row.row * shape_.group_size());
+    const std::int64_t i = at(plan, row.kv_head, split, row.row * shape_.group_size());
     const std::int64_t first = split * kSplit;
     kernels_.sum_weights(weights_.data() + (plan.weights + i) * kSplit,
                          totals_.data() + plan.partials + i, shape_.group_size(),
