@@ -5,7 +5,9 @@ INSTALLED := .venv/.installed
 
 .PHONY: demo test test-slow lint bench-quick clean
 
-$(INSTALLED): pyproject.toml constraints.txt
+NATIVE := CMakeLists.txt $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
+
+$(INSTALLED): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bindings_attention.h"
+#include "bindings_linear.h"
 #include "isa.h"
 #include "model.h"
 #include "weights.h"
@@ -195,6 +196,14 @@ NB_MODULE(_core, m) {
   nb::class_<PackedMatrix>(m, "Matrix");
   m.def("pack", make_matrix, "type"_a, "num_outputs"_a, "num_inputs"_a, "rows"_a,
         "row_order"_a.none(), "bias"_a.none());
+  m.def(
+      "multiply",
+      [](const PackedMatrix& matrix, Array<float> x, Array<float> out, const std::string& isa,
+         const std::string& activation_type, int num_threads) {
+        multiply_alone(matrix, x, out, isa, activations(activation_type), num_threads);
+      },
+      "matrix"_a, "x"_a, "out"_a, "isa"_a, "activations"_a, "num_threads"_a);
+  m.def("unpack", unpack_alone, "matrix"_a, "out"_a, "isa"_a);
   nb::class_<LayerWeights>(m, "Layer");
   m.def("layer", make_layer, "attention_norm"_a, "mlp_norm"_a, "q_norm"_a.none(),
         "k_norm"_a.none(), "matrices"_a);

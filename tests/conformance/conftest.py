@@ -29,6 +29,14 @@ FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {
     "torch": torch_runner,
 }
 WINDOW = 8
+_TOLERANCES = {torch.float64: (1e-7, 1e-7), torch.float32: (1e-4, 1e-4)}
+"""Relative and absolute, by the precision that a runner computes in."""
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal to the oracle's value, but for rounding in the runner's own precision."""
+    rtol, atol = _TOLERANCES[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=rtol, atol=atol)
 
 
 class Bench:
@@ -39,6 +47,8 @@ class Bench:
         self.config = config
         self.oracle = NaiveDecoder(config, tensors)
         self.runner = FACTORIES[factory](config, tensors)
+        self.rounding = 1e-4 if factory == "native" else 1e-6
+        """Of scores, which come in float32 whatever the runner computes in."""
 
     def text(self, length: int, seed: int = 0) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The runner for CPUs: the decoder as a C++ core, one call per pass, the same bits for any batch."""
+"""The runner for CPUs: the decoder as a C++ core; a row is the same bits in any batch."""
 
 from __future__ import annotations
 

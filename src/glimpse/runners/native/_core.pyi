@@ -61,6 +61,10 @@ def pack(
     row_order: Longs | None,
     bias: Floats | None,
 ) -> Matrix: ...
+def multiply(
+    matrix: Matrix, x: Floats, out: Floats, isa: str, activations: str, num_threads: int
+) -> None: ...
+def unpack(matrix: Matrix, out: Floats, isa: str) -> None: ...
 def layer(
     attention_norm: Floats,
     mlp_norm: Floats,
@@ -86,3 +90,29 @@ def model(
     activations: str,
     kv_dtype: str,
 ) -> Model: ...
+
+class KVCache:
+    @property
+    def capacity(self) -> int: ...
+
+class Attention:
+    def __init__(
+        self,
+        *,
+        num_query_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        kv_dtype: str,
+        isa: str,
+        num_threads: int,
+    ) -> None: ...
+    def cache(self) -> KVCache: ...
+    def attend(
+        self,
+        parts: SequenceOf[tuple[KVCache, int, int]],
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        out: Floats,
+        observed: Floats | None = None,
+    ) -> None: ...

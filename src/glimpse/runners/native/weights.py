@@ -42,9 +42,11 @@ class Weights:
                 self._vectors[name] = dequantized_tensor(stored).numpy()
             else:
                 self._stored[name] = stored
-        _check(config, {name: stored.shape for name, stored in self._stored.items()} | {
-            name: vector.shape for name, vector in self._vectors.items()
-        })
+        _check(
+            config,
+            {name: stored.shape for name, stored in self._stored.items()}
+            | {name: vector.shape for name, vector in self._vectors.items()},
+        )
         self.embedding = self._pack("model.embed_tokens")
         self.head = self.embedding if config.has_tied_embeddings else self._pack("lm_head")
         self.final_norm = self._vectors["model.norm.weight"]
