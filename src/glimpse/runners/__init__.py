@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, cast
 
-import torch
+from torch import cuda  # not torch itself: that name is a submodule's here
 
 from glimpse.config import RunnerOptions
 from glimpse.models import ModelFiles
@@ -69,7 +69,7 @@ def _why_not_native(options: RunnerOptions) -> str | None:
 
     if options.device not in (None, "cpu"):
         return f"device={options.device} was asked for"
-    if options.device is None and torch.cuda.is_available():
+    if options.device is None and cuda.is_available():
         return "there is a GPU"
     if options.dtype is not None:
         return f"dtype={options.dtype} was asked for"
