@@ -116,36 +116,53 @@ void Attention::write(const Rows& rows, const Plan& plan, int kv_head) const {
 }
 
 void Attention::run(const Rows& rows, const Item& item) const {
-  alignas(64) float packed[kTileQueries * kMaxHeadDim];
-  alignas(64) float scratch[kTileQueries * kSplit];
-  alignas(64) float sums[2][kTileQueries * kMaxHeadDim];
-  float largest[2][kTileQueries], totals[2][kTileQueries];
-  const float* queries[kTileQueries];
-  std::int64_t visible[kTileQueries];
+  Scratch scratch;
+  const QueryTile tile = pack(rows, item, scratch);
+  if (plans_[item.plan].is_split) {
+    run_apart(item, tile, scratch);
+  } else {
+    run_through(rows, item, tile, scratch);
+  }
+}
+
+QueryTile Attention::pack(const Rows& rows, const Item& item, Scratch& scratch) const {
   const Plan& plan = plans_[item.plan];
+  const float* queries[kTileQueries];
   for (int i = 0; i < item.num_queries; ++i) {
     queries[i] = query(rows, plan, item.kv_head, item.query + i);
-    visible[i] = plan.span.start + (item.query + i) / shape_.group_size() + 1;
+    scratch.visible[i] = plan.span.start + (item.query + i) / shape_.group_size() + 1;
   }
-  kernels_.pack(queries, item.num_queries, shape_.head_dim, packed);
-  const QueryTile tile{shape_.type,     plan.span.kv->head(rows.layer, item.kv_head),
-                       shape_.head_dim, item.num_queries,
-                       packed,          visible};
-  const Softmax part{largest[0], totals[0], sums[0]}, all{largest[1], totals[1], sums[1]};
-  if (!plan.is_split) kernels_.clear(all, item.num_queries, shape_.head_dim);
+  kernels_.pack(queries, item.num_queries, shape_.head_dim, scratch.packed);
+  return {shape_.type,     plan.span.kv->head(rows.layer, item.kv_head),
+          shape_.head_dim, item.num_queries,
+          scratch.packed,  scratch.visible};
+}
+
+// Every split by itself, to be folded when all are there.
+void Attention::run_apart(const Item& item, const QueryTile& tile, Scratch& scratch) const {
+  const Plan& plan = plans_[item.plan];
   for (std::int64_t split = item.split; split < item.end_split; ++split) {
-    const std::int64_t offset = at(plan, item.kv_head, split, item.query);
-    float* weights = plan.span.observed == nullptr
-                         ? scratch
-                         : weights_.data() + (plan.weights + offset) * kSplit;
-    const Softmax target = plan.is_split ? partial(plan.partials + offset) : part;
-    kernels_.attend_split(tile, split, weights, target);
-    if (!plan.is_split) kernels_.fold(tile, split, part, all);
+    const std::int64_t number = at(plan, item.kv_head, split, item.query);
+    float* const weights = plan.span.observed == nullptr
+                               ? scratch.weights
+                               : weights_.data() + (plan.weights + number) * kSplit;
+    kernels_.attend_split(tile, split, weights, partial(plan.partials + number));
   }
-  if (plan.is_split) return;
+}
+
+// All splits, folded one after the other.
+void Attention::run_through(const Rows& rows, const Item& item, const QueryTile& tile,
+                            Scratch& scratch) const {
+  const Softmax part{scratch.largest[0], scratch.totals[0], scratch.values[0]};
+  const Softmax all{scratch.largest[1], scratch.totals[1], scratch.values[1]};
+  kernels_.clear(all, item.num_queries, shape_.head_dim);
+  for (std::int64_t split = item.split; split < item.end_split; ++split) {
+    kernels_.attend_split(tile, split, scratch.weights, part);
+    kernels_.fold(tile, split, part, all);
+  }
   for (int i = 0; i < item.num_queries; ++i)
-    kernels_.finish(totals[1][i], sums[1] + i * value_stride(shape_.head_dim), shape_.head_dim,
-                    output(rows, plan, item.kv_head, item.query + i));
+    kernels_.finish(all.total[i], all.values + i * value_stride(shape_.head_dim), shape_.head_dim,
+                    output(rows, plans_[item.plan], item.kv_head, item.query + i));
 }
 
 void Attention::fold(const Rows& rows, const Row& row) const {

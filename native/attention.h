@@ -59,6 +59,14 @@ class Attention {
   struct Row {
     int plan, kv_head, row;
   };
+  // What a task works in, on its stack.
+  struct Scratch {
+    alignas(64) float packed[kTileQueries * kMaxHeadDim];
+    alignas(64) float weights[kTileQueries * kSplit];
+    alignas(64) float values[2][kTileQueries * kMaxHeadDim];
+    float largest[2][kTileQueries], totals[2][kTileQueries];
+    std::int64_t visible[kTileQueries];
+  };
   struct Rows {
     int layer;
     const float *q, *k, *v;
@@ -69,6 +77,10 @@ class Attention {
   void add_items(const Plan& plan, int number);
   void write(const Rows& rows, const Plan& plan, int kv_head) const;
   void run(const Rows& rows, const Item& item) const;
+  QueryTile pack(const Rows& rows, const Item& item, Scratch& scratch) const;
+  void run_apart(const Item& item, const QueryTile& tile, Scratch& scratch) const;
+  void run_through(const Rows& rows, const Item& item, const QueryTile& tile,
+                   Scratch& scratch) const;
   void fold(const Rows& rows, const Row& row) const;
   void observe(const Rows& rows, const Row& row) const;
   std::int64_t at(const Plan& plan, int kv_head, std::int64_t split, int query) const;
