@@ -6,7 +6,9 @@ PEERS := .venv/.installed-peers
 
 .PHONY: demo test test-slow test-peers lint bench-quick bench-peers clean
 
-$(INSTALLED): pyproject.toml constraints.txt
+NATIVE := CMakeLists.txt $(wildcard native/*.h native/*.cpp native/kernels/*.h native/kernels/*.cpp)
+
+$(INSTALLED): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@

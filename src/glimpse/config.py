@@ -44,6 +44,27 @@ class ModelConfig:
         return self.num_query_heads // self.num_kv_heads
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """How a model is loaded; None leaves the choice to the runner, which refuses what it lacks."""
+
+    device: str | None = None
+    dtype: str | None = None
+    """Precision of weights and arithmetic, where it is not that of the files."""
+    threads: int | None = None
+    kv_dtype: str | None = None
+    activations: str | None = None
+    """Precision in which activations meet quantised weights."""
+
+    def refuse(self, runner: str, *names: str) -> None:
+        """Raises ValueError if one of ``names`` is given."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: the {runner} runner has no such option"
+                )
+
+
 @dataclass(frozen=True)
 class Method:
     """A named combination of plugins, each as ``"name:key=value,..."``."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from glimpse import models, prefill, runners
-from glimpse.config import Method, SamplingParams
+from glimpse.config import Method, RunnerOptions, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.engine import Engine
 from glimpse.methods import check_runner, get_method
@@ -94,6 +94,9 @@ class LLM:
         method: str | Method = "sparsespec-l",
         device: str | None = None,
         dtype: str | None = None,
+        threads: int | None = None,
+        kv_dtype: str | None = None,
+        activations: str | None = None,
         max_num_seqs: int = 8,
         prefix_capacity: int = 1,
         costs: CostModel | None = None,
@@ -102,12 +105,15 @@ class LLM:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs}: must be at least 1")
         self.method = get_method(method) if isinstance(method, str) else method
-        runner_name = runners.choose(runner)
+        options = RunnerOptions(
+            device=device, dtype=dtype, threads=threads, kv_dtype=kv_dtype, activations=activations
+        )
+        runner_name = runners.choose(runner, options)
         check_runner(self.method, runner_name, runners.capabilities(runner_name))
         self.files = models.resolve(model, progress=progress)
         self.tokenizer = models.load_tokenizer(self.files)
         self.defaults = models.load_generation_defaults(self.files)
-        self.runner = runners.load_runner(runner_name, self.files, device=device, dtype=dtype)
+        self.runner = runners.load_runner(runner_name, self.files, options)
         self.engine = Engine(self.runner, self.tokenizer.decode, costs)
         self.max_num_seqs = max_num_seqs
         self.prefixes = PrefixCache(self.runner, prefix_capacity)

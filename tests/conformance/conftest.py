@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glimpse.config import ModelConfig
+from glimpse.runners.native.runner import NativeRunner
 from glimpse.runners.torch import TorchRunner
 from glimpse.types import DENSE, KVView, RaggedBatch, Runner, Segment, Statistics
 from tests.conformance.tiny import SHAPES, NaiveDecoder, tiny_tensors
@@ -19,8 +20,23 @@ def torch_runner(config: ModelConfig, tensors: dict[str, Tensor]) -> Runner:
     return TorchRunner(config, tensors.items(), torch.device("cpu"), torch.float64)
 
 
-FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {"torch": torch_runner}
+def native_runner(config: ModelConfig, tensors: dict[str, Tensor]) -> Runner:
+    return NativeRunner(config, tensors.items(), threads=2, kv_dtype="float32")
+
+
+FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {
+    "native": native_runner,
+    "torch": torch_runner,
+}
 WINDOW = 8
+_TOLERANCES = {torch.float64: (1e-7, 1e-7), torch.float32: (5e-4, 5e-4)}
+"""Relative and absolute, by the precision that a runner computes in."""
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    """Equal to the oracle's value, but for rounding in the runner's own precision."""
+    rtol, atol = _TOLERANCES[actual.dtype]
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=rtol, atol=atol)
 
 
 class Bench:
@@ -31,6 +47,8 @@ class Bench:
         self.config = config
         self.oracle = NaiveDecoder(config, tensors)
         self.runner = FACTORIES[factory](config, tensors)
+        self.rounding = 1e-4 if factory == "native" else 1e-6
+        """Of scores, which come in float32 whatever the runner computes in."""
 
     def text(self, length: int, seed: int = 0) -> list[int]:
         generator = torch.Generator().manual_seed(seed)

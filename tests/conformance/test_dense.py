@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from glimpse.types import DENSE, KVView, RaggedBatch, Segment, Statistics
-from tests.conformance.conftest import Bench
-
-close = torch.testing.assert_close
+from tests.conformance.conftest import Bench, close
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 31, 32, 33, 90])

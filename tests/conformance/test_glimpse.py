@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from glimpse.types import GLIMPSE, IndexSpec, KVView, RaggedBatch, Segment, Statistics
-from tests.conformance.conftest import WINDOW, Bench
+from tests.conformance.conftest import WINDOW, Bench, close
 
-close = torch.testing.assert_close
 SPEC = IndexSpec(budget=14, sink_size=2, recent_size=5, window=WINDOW)
 
 

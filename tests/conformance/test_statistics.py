@@ -15,8 +15,8 @@ def last_rows(bench: Bench, text: list[int], num_rows: int) -> Tensor:
     return bench.oracle(text).attention[:, :, -num_rows:].sum(2).float()
 
 
-def is_close(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+def is_close(bench: Bench, a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=bench.rounding)
 
 
 def check(bench: Bench, handle: int, text: list[int], max_extra: int = 0) -> None:
@@ -24,7 +24,7 @@ def check(bench: Bench, handle: int, text: list[int], max_extra: int = 0) -> Non
     scores = bench.runner.attention_scores(handle, WINDOW)
     assert scores.dtype == torch.float32
     counts = range(min(WINDOW, len(text)), min(WINDOW + max_extra, len(text)) + 1)
-    matching = [n for n in counts if is_close(scores, last_rows(bench, text, n))]
+    matching = [n for n in counts if is_close(bench, scores, last_rows(bench, text, n))]
     assert matching, "not the sum of the last rows of any count"
     close_sum = scores.sum(2) / bench.config.group_size
     torch.testing.assert_close(close_sum, torch.full_like(close_sum, matching[0]))
@@ -42,7 +42,7 @@ def test_smaller_windows(bench: Bench) -> None:
     handle = bench.open(text)
     for window in (1, 3, WINDOW):
         scores = bench.runner.attention_scores(handle, window)
-        assert is_close(scores, last_rows(bench, text, window))
+        assert is_close(bench, scores, last_rows(bench, text, window))
 
 
 def verify(bench: Bench, handle: int, text: list[int], drafted: list[int], kept: int) -> None:
@@ -126,7 +126,7 @@ def test_a_rollback_beyond_memory(bench: Bench) -> None:
         bench.read(handle, [token])
         text.append(token)
         scores = bench.runner.attention_scores(handle, WINDOW)
-        assert is_close(scores, last_rows(bench, text, min(number + 1, WINDOW)))
+        assert is_close(bench, scores, last_rows(bench, text, min(number + 1, WINDOW)))
 
 
 def test_a_fork_brings_its_queries(bench: Bench) -> None:
@@ -137,7 +137,7 @@ def test_a_fork_brings_its_queries(bench: Bench) -> None:
     check(bench, parent, text)
     wider = bench.runner.fork(parent, 50, Statistics(WINDOW + 3))
     scores = bench.runner.attention_scores(wider, WINDOW + 3)
-    assert is_close(scores, last_rows(bench, text[:50], WINDOW + 3))
+    assert is_close(bench, scores, last_rows(bench, text[:50], WINDOW + 3))
 
 
 def test_a_fork_of_one_without_queries(bench: Bench) -> None:

@@ -22,12 +22,24 @@ def chat(
     runner: options.Runner = "auto",
     device: options.Device = None,
     dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    kv_dtype: options.KVDtype = None,
+    activations: options.Activations = None,
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D or /quit the conversation."""
     document = options.read_document(file).strip() if file else None
     sampling = options.sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     chosen = get_method(method, budget=budget)
-    llm = options.load(model, method=chosen, runner=runner, device=device, dtype=dtype)
+    llm = options.load(
+        model,
+        method=chosen,
+        runner=runner,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        kv_dtype=kv_dtype,
+        activations=activations,
+    )
     params = llm.sampling_params(**sampling)
     messages: list[Message] = []
     for question in _questions():

@@ -44,6 +44,9 @@ def compare(
     runner: options.Runner = "auto",
     device: options.Device = None,
     dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    kv_dtype: options.KVDtype = None,
+    activations: options.Activations = None,
     cost_table: options.CostTable = None,
     show_text: Annotated[bool, typer.Option("--show-text", help="Print the answers.")] = False,
     json: options.Json = False,
@@ -53,7 +56,17 @@ def compare(
     sampling = options.sampling(max_tokens=max_tokens, temperature=temperature, seed=seed)
     questions: list[str | None] = [*ask] if ask else [None]
     texts = [options.text_of(prompt, file, question) for question in questions]
-    llm = options.load(model, None, method=BASELINE, runner=runner, device=device, dtype=dtype)
+    llm = options.load(
+        model,
+        None,
+        method=BASELINE,
+        runner=runner,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        kv_dtype=kv_dtype,
+        activations=activations,
+    )
     for method in chosen.values():
         options.check(llm, method)
     prompts = [options.token_ids(llm, text, is_chat=bool(ask)) for text in texts]

@@ -48,6 +48,9 @@ def generate(
     runner: options.Runner = "auto",
     device: options.Device = None,
     dtype: options.Dtype = None,
+    threads: options.Threads = None,
+    kv_dtype: options.KVDtype = None,
+    activations: options.Activations = None,
     cost_table: options.CostTable = None,
     json: options.Json = False,
 ) -> None:
@@ -72,7 +75,17 @@ def generate(
         logprobs=logprobs,
     )
     text = options.text_of(prompt, file, ask)
-    llm = options.load(model, cost_table, method=chosen, runner=runner, device=device, dtype=dtype)
+    llm = options.load(
+        model,
+        cost_table,
+        method=chosen,
+        runner=runner,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        kv_dtype=kv_dtype,
+        activations=activations,
+    )
     params = llm.sampling_params(**sampling)
     _show_defaults(llm)
     prompt_ids = options.token_ids(llm, text, is_chat=ask is not None)

@@ -29,9 +29,15 @@ from glimpse.types import Progress as ProgressCallback
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Alias, hub id, folder or .gguf file.", metavar="MODEL")
 ]
-Runner = Annotated[str, typer.Option(help="auto or torch.")]
+Runner = Annotated[str, typer.Option(help="auto, native or torch.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")]
+Threads = Annotated[int | None, typer.Option(help="Threads; by default one per core.")]
+KVDtype = Annotated[str | None, typer.Option(help="Native runner: float32, float16 or int8.")]
+Activations = Annotated[
+    str | None,
+    typer.Option(help="Native runner, for quantised weights: int8 (default) or float32."),
+]
 MethodName = Annotated[str, typer.Option("--method", help="See `glimpse methods`.")]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue, as it is.")]
 File = Annotated[Path | None, typer.Option("--file", help="A document to ask about (UTF-8).")]

@@ -8,7 +8,14 @@ from glimpse.models.errors import ModelError
 from glimpse.models.fetch import ALIASES, cache_folder
 from glimpse.models.files import ModelFiles, resolve
 from glimpse.models.generation import GenerationDefaults, load_generation_defaults
-from glimpse.models.tensors import read_tensors, tensor_shapes
+from glimpse.models.tensors import (
+    StoredTensor,
+    dequantized_tensor,
+    plain_tensor,
+    read_tensors,
+    stored_tensors,
+    tensor_shapes,
+)
 from glimpse.models.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
@@ -16,12 +23,16 @@ __all__ = [
     "GenerationDefaults",
     "ModelError",
     "ModelFiles",
+    "StoredTensor",
     "Tokenizer",
     "cache_folder",
+    "dequantized_tensor",
     "load_config",
     "load_generation_defaults",
     "load_tokenizer",
+    "plain_tensor",
     "read_tensors",
     "resolve",
+    "stored_tensors",
     "tensor_shapes",
 ]

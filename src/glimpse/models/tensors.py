@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import gguf
+import numpy as np
 import torch
-from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, get_tensor_name_map
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -20,6 +23,7 @@ from glimpse.models.gguf_config import FREQUENCY_FACTORS
 from glimpse.models.gguf_file import GGUFFile
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_FLOAT_NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -42,16 +46,66 @@ def read_tensors(files: ModelFiles, dtype: torch.dtype) -> Iterator[tuple[str, T
     are cut short and for tensors that are missing, unknown or of another shape than the config's.
     """
     config = load_config(files)
-    weights = _GGUFWeights(files.gguf, config) if files.format == "gguf" else _Safetensors(files)
-    expected = tensor_shapes(config)
-    _check(files.name, expected, weights.shapes, has_tied_embeddings=config.has_tied_embeddings)
-    return ((name, weights.read(name).to(dtype)) for name in expected)
+    weights = _weights(files, config)
+    return ((name, weights.read(name).to(dtype)) for name in tensor_shapes(config))
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as its file holds it: rows of blocks, or of plain values."""
+
+    shape: tuple[int, ...]
+    type: str
+    """As GGUF names it: F32, F16, BF16, Q8_0, ..."""
+    rows: np.ndarray[Any, np.dtype[np.uint8]]
+    """The bytes."""
+    row_order: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    """The stored row of each row in the hub's order; None where they are the same."""
+
+
+def stored_tensors(files: ModelFiles) -> Iterator[tuple[str, StoredTensor]]:
+    """As ``read_tensors``, without a conversion, save that float64 becomes float32."""
+    config = load_config(files)
+    weights = _weights(files, config)
+    return ((name, weights.stored(name)) for name in tensor_shapes(config))
+
+
+def plain_tensor(tensor: Tensor) -> StoredTensor:
+    """A float tensor in its own precision; float64 becomes float32."""
+    values = tensor.to(torch.float32) if tensor.dtype == torch.float64 else tensor
+    bytes_ = values.contiguous().view(torch.uint8).numpy()
+    return StoredTensor(tuple(tensor.shape), _FLOAT_NAMES[values.dtype], bytes_)
+
+
+def dequantized_tensor(stored: StoredTensor) -> Tensor:
+    """The values, float32, rows in the hub's order. Raises ModelError as ``GGUFFile`` does."""
+    kind = GGMLQuantizationType[stored.type]
+    shape = gguf.quant_shape_to_byte_shape(stored.shape, kind)
+    try:
+        values = gguf.dequantize(stored.rows.reshape(shape), kind)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"weights of type {stored.type}, which the gguf package cannot dequantise"
+        ) from error
+    # A copy: unquantised values are a view of the read-only file.
+    tensor = torch.from_numpy(values.astype(np.float32)).reshape(stored.shape)
+    return tensor if stored.row_order is None else tensor[torch.from_numpy(stored.row_order)]
 
 
 class _Weights(Protocol):
     shapes: dict[str, tuple[int, ...]]
 
     def read(self, name: str) -> Tensor: ...
+
+    def stored(self, name: str) -> StoredTensor: ...
+
+
+def _weights(files: ModelFiles, config: ModelConfig) -> _Weights:
+    """The checked weights of a model."""
+    weights = _GGUFWeights(files.gguf, config) if files.format == "gguf" else _Safetensors(files)
+    expected = tensor_shapes(config)
+    _check(files.name, expected, weights.shapes, has_tied_embeddings=config.has_tied_embeddings)
+    return weights
 
 
 class _Safetensors:
@@ -76,6 +130,9 @@ class _Safetensors:
         tensor: Tensor = self._handles[name].get_tensor(name)
         return tensor
 
+    def stored(self, name: str) -> StoredTensor:
+        return plain_tensor(self.read(name))
+
 
 def _open(path: Path) -> Any:
     try:
@@ -99,11 +156,20 @@ class _GGUFWeights:
 
     def read(self, name: str) -> Tensor:
         tensor = torch.from_numpy(self._file.dequantized(self._stored[name]))
+        num_heads = self._num_permuted_heads(name)
+        return _unpermute(tensor, num_heads) if num_heads else tensor
+
+    def stored(self, name: str) -> StoredTensor:
+        kind, data = self._file.stored(self._stored[name])
+        shape, num_heads = self.shapes[name], self._num_permuted_heads(name)
+        order = _unpermute(torch.arange(shape[0]), num_heads).numpy() if num_heads else None
+        return StoredTensor(shape, kind, np.ascontiguousarray(data).view(np.uint8), order)
+
+    def _num_permuted_heads(self, name: str) -> int:
+        """Heads whose rows llama.cpp reordered; 0 for a tensor that it left alone."""
         if self._is_permuted and ".q_proj." in name:
-            return _unpermute(tensor, self._config.num_query_heads)
-        if self._is_permuted and ".k_proj." in name:
-            return _unpermute(tensor, self._config.num_kv_heads)
-        return tensor
+            return self._config.num_query_heads
+        return self._config.num_kv_heads if self._is_permuted and ".k_proj." in name else 0
 
 
 def gguf_names(config: ModelConfig) -> dict[str, str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, cast
 
-import torch
+from torch import cuda  # not torch itself: that name is a submodule's here
 
+from glimpse.config import RunnerOptions
 from glimpse.models import ModelFiles
 from glimpse.types import Capabilities, Runner
 
-_MODULES = {"torch": "glimpse.runners.torch"}
-_PREFERRED = ("torch",)
-"""What ``auto`` takes, best first."""
+_MODULES = {"native": "glimpse.runners.native", "torch": "glimpse.runners.torch"}
+
+logger = logging.getLogger(__name__)
 
 
 class _RunnerModule(Protocol):
@@ -21,18 +23,25 @@ class _RunnerModule(Protocol):
 
     CAPABILITIES: Capabilities
     describe: Callable[[], str]
-    load: Callable[[ModelFiles, str | torch.device | None, str | torch.dtype | None], Runner]
+    load: Callable[[ModelFiles, RunnerOptions], Runner]
 
 
 def names() -> list[str]:
     return list(_MODULES)
 
 
-def choose(name: str = "auto") -> str:
-    """The runner that ``name`` stands for. Raises ValueError for an unknown one."""
-    if name != "auto" and name not in _MODULES:
-        raise ValueError(f"unknown runner {name!r}; valid: auto, {', '.join(_MODULES)}")
-    return _PREFERRED[0] if name == "auto" else name
+def choose(name: str = "auto", options: RunnerOptions | None = None) -> str:
+    """The runner that ``name`` stands for: ``auto`` is the native one where it can be had and can
+    do what ``options`` ask for, else torch, which it says. Raises ValueError for an unknown one.
+    """
+    if name != "auto":
+        if name not in _MODULES:
+            raise ValueError(f"unknown runner {name!r}; valid: auto, {', '.join(_MODULES)}")
+        return name
+    reason = _why_not_native(options or RunnerOptions())
+    if reason is not None:
+        logger.warning("runner auto takes torch: %s", reason)
+    return "native" if reason is None else "torch"
 
 
 def capabilities(name: str) -> Capabilities:
@@ -45,20 +54,26 @@ def describe(name: str) -> str:
     return _module(name).describe()
 
 
-def load_runner(
-    name: str,
-    files: ModelFiles,
-    *,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-) -> Runner:
+def load_runner(name: str, files: ModelFiles, options: RunnerOptions | None = None) -> Runner:
     """Load a model into a runner.
 
-    The device defaults to a GPU if there is one, the dtype to float32 on a CPU and bfloat16 on a
-    GPU. Raises ValueError for a runner, device or dtype that cannot be had, ModelError for files
-    that cannot be read.
+    Raises ValueError for a runner or an option that cannot be had, ModelError for files that cannot
+    be read.
     """
-    return _module(name).load(files, device, dtype)
+    options = options or RunnerOptions()
+    return _module(choose(name, options)).load(files, options)
+
+
+def _why_not_native(options: RunnerOptions) -> str | None:
+    from glimpse.runners.native import why_unavailable
+
+    if options.device not in (None, "cpu"):
+        return f"device={options.device} was asked for"
+    if options.device is None and cuda.is_available():
+        return "there is a GPU"
+    if options.dtype is not None:
+        return f"dtype={options.dtype} was asked for"
+    return why_unavailable()
 
 
 def _module(name: str) -> _RunnerModule:

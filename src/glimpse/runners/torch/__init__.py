@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from glimpse.config import RunnerOptions
 from glimpse.models import ModelFiles, load_config, read_tensors
 from glimpse.runners.torch.placement import place
 from glimpse.runners.torch.runner import CAPABILITIES, TorchRunner
@@ -11,13 +12,16 @@ from glimpse.runners.torch.runner import CAPABILITIES, TorchRunner
 __all__ = ["CAPABILITIES", "TorchRunner", "describe", "load"]
 
 
-def load(
-    files: ModelFiles,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-) -> TorchRunner:
-    """Read a model; device and dtype as for ``load_runner``."""
-    chosen, element = place(device, dtype)
+def load(files: ModelFiles, options: RunnerOptions) -> TorchRunner:
+    """Read a model. The device defaults to a GPU if there is one, the dtype to float32 on a CPU and
+    bfloat16 on a GPU; threads are those of the whole process.
+    """
+    options.refuse("torch", "kv_dtype", "activations")
+    chosen, element = place(options.device, options.dtype)
+    if options.threads is not None:
+        if options.threads < 1:
+            raise ValueError(f"threads={options.threads}: must be at least 1")
+        torch.set_num_threads(options.threads)
     return TorchRunner(load_config(files), read_tensors(files, element), chosen, element)
 
 

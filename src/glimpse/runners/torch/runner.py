@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from glimpse.config import ModelConfig
+from glimpse.runners import checks
 from glimpse.runners.torch.decoder import Attend, Decoder
 from glimpse.runners.torch.sequence import SequenceState, Span
 from glimpse.runners.torch.weights import load_weights
@@ -20,7 +21,6 @@ from glimpse.types import (
     IndexSpec,
     KVView,
     RaggedBatch,
-    Segment,
     Statistics,
 )
 
@@ -70,16 +70,10 @@ class TorchRunner:
 
     @torch.inference_mode()
     def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
-        wanted = statistics or Statistics()
-        if wanted.is_cumulative:
-            raise ValueError("cumulative statistics: the torch runner keeps those of a window only")
-        if wanted.window < 0:
-            raise ValueError(f"window={wanted.window}: must be at least 0")
-        if capacity < 0:
-            raise ValueError(f"capacity={capacity}: must be at least 0")
+        window = checks.window_of(self.name, capacity, statistics)
         handle = next(self._handles)
         self._sequences[handle] = SequenceState(
-            self._config, capacity, wanted.window, self._device, self._dtype
+            self._config, capacity, window, self._device, self._dtype
         )
         return handle
 
@@ -129,10 +123,7 @@ class TorchRunner:
     def forward(
         self, batch: RaggedBatch, view: KVView = DENSE, hidden_layers: SequenceOf[int] = ()
     ) -> ForwardOutput:
-        num_layers = self._num_layers(view)
-        for layer in hidden_layers:
-            if not 0 <= layer < num_layers:
-                raise ValueError(f"hidden layer {layer}: must be from 0 to {num_layers - 1}")
+        num_layers = checks.num_layers(self._config, view, CAPABILITIES, hidden_layers)
         states = self._check(batch, view, num_layers)
         with torch.inference_mode():
             logits, kept = self._run(batch, states, view, num_layers, hidden_layers)
@@ -165,7 +156,7 @@ class TorchRunner:
             num_layers,
             hidden_layers,
         )
-        logits = self._decoder.logits(x.index_select(0, self._tensor(_logit_rows(batch))))
+        logits = self._decoder.logits(x.index_select(0, self._tensor(checks.logit_rows(batch))))
         for state, span in zip(states, spans, strict=True):
             if is_dense:
                 state.end_dense(span)
@@ -173,53 +164,19 @@ class TorchRunner:
                 state.end_draft(span, num_layers)
         return logits, kept
 
-    def _num_layers(self, view: KVView) -> int:
-        if view.kv not in CAPABILITIES.views:
-            raise ValueError(f"view {view.kv!r}: must be one of {sorted(CAPABILITIES.views)}")
-        num_layers = self._config.num_layers
-        if view.exit_layer is None:
-            return num_layers
-        if not 1 <= view.exit_layer <= num_layers:
-            raise ValueError(f"exit_layer={view.exit_layer}: must be from 1 to {num_layers}")
-        if view.kv == "dense":
-            raise ValueError(
-                f"exit_layer={view.exit_layer} with the dense view would leave holes in the KV: "
-                "use the glimpse view, refreshed with a budget of the whole length"
-            )
-        return view.exit_layer
-
     def _check(self, batch: RaggedBatch, view: KVView, num_layers: int) -> list[SequenceState]:
         """The states of a batch that can be run. Nothing is changed."""
-        if not batch.segments:
-            raise ValueError("the batch is empty: it must have at least one segment")
-        handles = [segment.handle for segment in batch.segments]
-        if len(set(handles)) < len(handles):
-            raise ValueError(f"handles {handles}: a sequence may be in a batch only once")
-        states = [self._state(handle) for handle in handles]
+        checks.check_batch(self._config, batch)
+        states = [self._state(segment.handle) for segment in batch.segments]
         for segment, state in zip(batch.segments, states, strict=True):
-            self._check_segment(segment)
             if view.kv == "dense":
                 state.check_dense(len(segment.token_ids))
             else:
                 state.check_draft(len(segment.token_ids), num_layers)
         return states
 
-    def _check_segment(self, segment: Segment) -> None:
-        num_tokens = len(segment.token_ids)
-        if num_tokens == 0:
-            raise ValueError(f"the segment of handle {segment.handle} has no tokens")
-        if not 0 <= segment.num_logits <= num_tokens:
-            raise ValueError(f"num_logits={segment.num_logits}: must be from 0 to {num_tokens}")
-        last = self._config.vocab_size - 1
-        for token_id in (min(segment.token_ids), max(segment.token_ids)):
-            if not 0 <= token_id <= last:
-                raise ValueError(f"token id {token_id}: must be from 0 to {last}")
-
     def _state(self, handle: int) -> SequenceState:
-        if handle not in self._sequences:
-            open_ones = ", ".join(map(str, self._sequences)) or "none"
-            raise ValueError(f"unknown handle {handle}; open: {open_ones}")
-        return self._sequences[handle]
+        return checks.find(self._sequences, handle)
 
     def _tensor(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
@@ -239,13 +196,3 @@ def _attention(spans: list[Span], cu_seqlens: list[int]) -> Attend:
         )
 
     return attend
-
-
-def _logit_rows(batch: RaggedBatch) -> list[int]:
-    """Which rows of the flat list logits are asked for."""
-    ends = batch.cu_seqlens[1:]
-    return [
-        row
-        for segment, end in zip(batch.segments, ends, strict=True)
-        for row in range(end - segment.num_logits, end)
-    ]

@@ -1,0 +1,174 @@
+// Eight floats, and the few operations that kernels are written in. Every operation has one result
+// per lane that does not depend on its neighbours. For kernel files only: it lives in the namespace
+// of the instruction set that the file is being compiled for.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#define GLIMPSE_SIMD_AVX2 1
+#else
+#define GLIMPSE_SIMD_AVX2 0
+#endif
+
+#define GLIMPSE_INLINE inline __attribute__((always_inline))
+
+namespace glimpse::GLIMPSE_ISA {
+
+// Vectors of the compiler's own kind: where the machine has narrower ones it splits them.
+typedef float Floats __attribute__((vector_size(32)));
+typedef std::int32_t Ints __attribute__((vector_size(32)));
+typedef std::uint32_t Bits __attribute__((vector_size(32)));
+typedef std::uint16_t Halves __attribute__((vector_size(16)));
+typedef std::int8_t Bytes __attribute__((vector_size(8)));
+
+constexpr int kLanes = 8;
+
+// ------------------------------------------------------------------------------- eight integers
+
+struct i32x8 {
+  Ints v;
+
+  static GLIMPSE_INLINE i32x8 zero() { return {Ints{}}; }
+  static GLIMPSE_INLINE i32x8 set1(std::int32_t x) { return {Ints{} + x}; }
+};
+
+GLIMPSE_INLINE i32x8 operator+(i32x8 a, i32x8 b) { return {a.v + b.v}; }
+GLIMPSE_INLINE i32x8 operator-(i32x8 a, i32x8 b) { return {a.v - b.v}; }
+GLIMPSE_INLINE i32x8 operator*(i32x8 a, i32x8 b) { return {a.v * b.v}; }
+
+// --------------------------------------------------------------------------------- eight floats
+
+struct f32x8 {
+  Floats v;
+
+  static GLIMPSE_INLINE f32x8 zero() { return {Floats{}}; }
+  static GLIMPSE_INLINE f32x8 set1(float x) { return {Floats{x, x, x, x, x, x, x, x}}; }
+  static GLIMPSE_INLINE f32x8 load(const float* from) {
+    f32x8 x;
+    std::memcpy(&x.v, from, sizeof x.v);
+    return x;
+  }
+  GLIMPSE_INLINE void store(float* to) const { std::memcpy(to, &v, sizeof v); }
+  GLIMPSE_INLINE float operator[](int lane) const { return v[lane]; }
+
+  // IEEE half precision, exact.
+  static GLIMPSE_INLINE f32x8 load_f16(const std::uint16_t* from) {
+#if GLIMPSE_SIMD_AVX2
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+#else
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const Bits h = __builtin_convertvector(halves, Bits);
+    // Moving exponent and fraction into place is off by 2^112, subnormals included; an exponent
+    // of all ones stays so.
+    const Floats magnitude = (Floats)((h & 0x7fffu) << 13) * 0x1p112f;
+    const Bits special = (Bits)((h & 0x7c00u) == 0x7c00u) & 0x7f800000u;
+    return {(Floats)((Bits)magnitude | special | (h & 0x8000u) << 16)};
+#endif
+  }
+
+  static GLIMPSE_INLINE f32x8 load_bf16(const std::uint16_t* from) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    return {(Floats)(__builtin_convertvector(halves, Bits) << 16)};
+  }
+
+  static GLIMPSE_INLINE f32x8 load_i8(const std::int8_t* from) {
+    Bytes bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+#if GLIMPSE_SIMD_AVX2
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))))};
+#else
+    return {__builtin_convertvector(bytes, Floats)};
+#endif
+  }
+};
+
+GLIMPSE_INLINE f32x8 operator+(f32x8 a, f32x8 b) { return {a.v + b.v}; }
+GLIMPSE_INLINE f32x8 operator-(f32x8 a, f32x8 b) { return {a.v - b.v}; }
+GLIMPSE_INLINE f32x8 operator*(f32x8 a, f32x8 b) { return {a.v * b.v}; }
+GLIMPSE_INLINE f32x8 operator/(f32x8 a, f32x8 b) { return {a.v / b.v}; }
+
+// a * b + c; rounded once where the machine can do so fast.
+GLIMPSE_INLINE f32x8 fma(f32x8 a, f32x8 b, f32x8 c) {
+#if GLIMPSE_SIMD_AVX2
+  return {_mm256_fmadd_ps(a.v, b.v, c.v)};
+#elif defined(__FP_FAST_FMAF)
+  Floats r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a.v[i], b.v[i], c.v[i]);
+  return {r};
+#else
+  return {a.v * b.v + c.v};
+#endif
+}
+
+GLIMPSE_INLINE f32x8 max(f32x8 a, f32x8 b) { return {a.v > b.v ? a.v : b.v}; }
+GLIMPSE_INLINE f32x8 min(f32x8 a, f32x8 b) { return {a.v < b.v ? a.v : b.v}; }
+GLIMPSE_INLINE f32x8 abs(f32x8 a) { return {(Floats)((Bits)a.v & 0x7fffffffu)}; }
+
+GLIMPSE_INLINE f32x8 to_float(i32x8 a) { return {__builtin_convertvector(a.v, Floats)}; }
+
+// Nearest integer, ties to even; for |a| < 2^22.
+GLIMPSE_INLINE i32x8 round_to_int(f32x8 a) {
+  constexpr float kShift = 0x1.8p23f;
+  return {(Ints)(a.v + kShift) - (Ints)(Floats{} + kShift)};
+}
+
+// Sum of the lanes in one fixed order.
+GLIMPSE_INLINE float sum(f32x8 a) {
+  const float s0 = a.v[0] + a.v[4], s1 = a.v[1] + a.v[5];
+  const float s2 = a.v[2] + a.v[6], s3 = a.v[3] + a.v[7];
+  return (s0 + s2) + (s1 + s3);
+}
+
+GLIMPSE_INLINE float max(f32x8 a) {
+  float m = a.v[0];
+  for (int i = 1; i < kLanes; ++i) m = a.v[i] > m ? a.v[i] : m;
+  return m;
+}
+
+// e^a with an error of about a unit in the last place; 0 below -87.3, so also at -infinity.
+// For a <= 88.
+GLIMPSE_INLINE f32x8 exp(f32x8 a) {
+  constexpr float kLog2E = 0x1.715476p0f, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
+  constexpr float kLowest = -87.3f;
+  const f32x8 x = max(a, f32x8::set1(kLowest));
+  const i32x8 n = round_to_int(x * f32x8::set1(kLog2E));
+  const f32x8 nf = to_float(n);
+  f32x8 r = fma(nf, f32x8::set1(-kLn2High), x);
+  r = fma(nf, f32x8::set1(-kLn2Low), r);
+  f32x8 p = f32x8::set1(0x1.a01a02p-13f);  // 1/5040 ... 1/2: the series, |r| < 0.35
+  p = fma(p, r, f32x8::set1(0x1.6c16c2p-10f));
+  p = fma(p, r, f32x8::set1(0x1.111112p-7f));
+  p = fma(p, r, f32x8::set1(0x1.555556p-5f));
+  p = fma(p, r, f32x8::set1(0x1.555556p-3f));
+  p = fma(p, r, f32x8::set1(0.5f));
+  p = fma(p * r, r, r) + f32x8::set1(1.0f);
+  const Floats scaled = (Floats)((Ints)p.v + (n.v << 23));
+  return {(Floats)((Ints)scaled & (a.v >= kLowest))};
+}
+
+// Store as IEEE half precision, rounded to nearest even.
+GLIMPSE_INLINE void store_f16(f32x8 a, std::uint16_t* to) {
+#if GLIMPSE_SIMD_AVX2
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+#else
+  const Bits bits = (Bits)a.v;
+  const Bits magnitude = bits & 0x7fffffffu;
+  // Normal results: rebias, add just under half a unit plus the last kept bit, cut.
+  const Bits normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  // Subnormal ones: adding 0.5 leaves the rounded value in the low bits.
+  const Bits tiny = (Bits)((Floats)magnitude + 0.5f) - 0x3f000000u;
+  const Bits huge = Bits{} + 0x7c00u + ((Bits)(magnitude > 0x7f800000u) & 0x0200u);
+  const Bits small = magnitude < 0x38800000u ? tiny : normal;
+  const Bits result = (magnitude >= 0x477ff000u ? huge : small) | (bits >> 16 & 0x8000u);
+  const Halves halves = __builtin_convertvector(result, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+#endif
+}
+
+}  // namespace glimpse::GLIMPSE_ISA

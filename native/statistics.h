@@ -1,0 +1,77 @@
+// Attention that the last committed queries of a sequence paid to each position.
+//
+// Two sources. Attention of observed rows is kept until it is known which rows stay, and then
+// summed into buckets of neighbouring rows. And the last queries themselves are kept, from which
+// the sums are computed afresh when buckets do not cover the window: after prefill, plain
+// decoding, a fork or a rollback.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "attention.h"
+#include "buffer.h"
+#include "isa.h"
+#include "kv.h"
+#include "queries.h"
+#include "threads.h"
+
+namespace glimpse {
+
+class WindowStatistics {
+ public:
+  WindowStatistics(const KVShape& shape, int window, Isa isa, ThreadPool& pool);
+
+  int window() const { return window_; }
+
+  // Lets a dense pass keep its rows' queries and, if observed, their attention; the rows before it
+  // count as committed.
+  void begin(Span& span, bool is_observed);
+  // The pass is through: its attention is counted by the next `commit`.
+  void end(const Span& span);
+  // The first `length` positions stay, all else is taken back.
+  void commit(std::int64_t length);
+
+  // Makes `scores` ready for the last `window` queries, or a few more where rows were summed in one
+  // bucket. Throws std::runtime_error if a rollback went further back than queries are kept.
+  void prepare(const KVStore& kv, int window, std::int64_t length);
+  // What was prepared, of one layer and KV head: out [length].
+  void scores(int number, float* out) const;
+
+  // Takes what queries `other` holds of the first `length` positions; null holds none.
+  void copy_from(const WindowStatistics* other, std::int64_t length);
+
+ private:
+  // Attention of the queries at [start, end), summed: [num_heads, stride].
+  struct Bucket {
+    std::int64_t start, end, stride;
+    Buffer<float> sums;
+
+    float* head(int number) const { return sums.data() + number * stride; }
+  };
+
+  Bucket bucket(std::int64_t start, std::int64_t end);
+  void drop_first();
+  void drop_last();
+  void add(std::int64_t start, std::int64_t end);
+  void sum_rows(std::int64_t known, const Bucket& to, int number) const;
+  Bucket recompute(const KVStore& kv, std::int64_t start, std::int64_t length);
+  void recompute_head(const KVStore& kv, const Bucket& to, int number, float* scratch) const;
+  void sum_tile(const QueryTile& tile, float* scratch, float* out) const;
+
+  const KVShape shape_;
+  const int window_;
+  const AttentionKernels& kernels_;
+  ThreadPool& pool_;
+  QueryRing queries_;
+  std::deque<Bucket> buckets_;
+  std::size_t first_covering_ = 0;  // bucket, filled by `prepare`
+  std::vector<Buffer<float>> spare_;
+  // Attention of observed rows [num_heads, pending_rows_, pending_stride_].
+  Buffer<float> pending_;
+  std::int64_t pending_start_ = 0, pending_stride_ = 0;
+  int pending_rows_ = 0;
+};
+
+}  // namespace glimpse
