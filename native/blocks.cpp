@@ -62,7 +62,8 @@ void decode_q8_0(const std::uint8_t* block, BlockParts parts) {
 // ------------------------------------------------------------------ K types: 256 inputs, two levels
 
 // Scales and minima of Q4_K and Q5_K: eight of each, 6 bits, in 12 bytes.
-void decode_pairs_of_6_bits(const std::uint8_t* from, float scale, float minimum, BlockParts parts) {
+void decode_pairs_of_6_bits(const std::uint8_t* from, float scale, float minimum,
+                            BlockParts parts) {
   for (int i = 0; i < 8; ++i) {
     const int low = i % 4;
     const int s = i < 4 ? from[i] & 63 : (from[8 + low] & 15) | (from[low] >> 6) << 4;
@@ -99,7 +100,8 @@ void decode_q6_k(const std::uint8_t* block, BlockParts parts) {
     const int part = i / 128, quarter = i % 128 / 32;
     const std::uint8_t byte = low[64 * part + i % 64];
     const int bits = high[32 * part + i % 32] >> (2 * quarter) & 3;
-    parts.values[i] = static_cast<std::int8_t>(((quarter < 2 ? byte & 15 : byte >> 4) | bits << 4) - 32);
+    const int four = quarter < 2 ? byte & 15 : byte >> 4;
+    parts.values[i] = static_cast<std::int8_t>((four | bits << 4) - 32);
   }
 }
 

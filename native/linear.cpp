@@ -26,9 +26,9 @@ Linear::Linear(Activations activations, Isa isa, ThreadPool& pool)
 void Linear::multiply(const float* x, std::int64_t num_rows, const std::vector<Product>& products) {
   if (num_rows == 0) return;
   const std::int64_t num_inputs = products[0].matrix.num_inputs;
-  const bool is_any_integer = std::any_of(products.begin(), products.end(), [&](const auto& product) {
-    return is_integer(product.matrix);
-  });
+  const bool is_any_integer =
+      std::any_of(products.begin(), products.end(),
+                  [&](const Product& product) { return is_integer(product.matrix); });
   const IntegerRows integers =
       is_any_integer ? quantize(x, num_rows, num_inputs) : IntegerRows{};
   const FloatRows floats{num_rows, num_inputs, x};

@@ -29,7 +29,9 @@ void pack_floats(const StoredMatrix& stored, std::uint8_t* panels) {
   for (std::int64_t output = 0; output < n; ++output) {
     const std::uint8_t* const row = stored.rows + stored_row(stored, output) * k * sizeof(T);
     T* const lane = to + output / kPanel * kPanel * k + output % kPanel;
-    for (std::int64_t i = 0; i < k; ++i) std::memcpy(lane + i * kPanel, row + i * sizeof(T), sizeof(T));
+    for (std::int64_t i = 0; i < k; ++i) {
+      std::memcpy(lane + i * kPanel, row + i * sizeof(T), sizeof(T));
+    }
   }
 }
 
@@ -38,7 +40,9 @@ std::uint16_t float_to_half(float value) {
   std::uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
   const std::uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-  if (magnitude >= 0x7f800000) return static_cast<std::uint16_t>(sign | 0x7c00 | (magnitude > 0x7f800000) << 9);
+  if (magnitude >= 0x7f800000) {
+    return static_cast<std::uint16_t>(sign | 0x7c00 | (magnitude > 0x7f800000) << 9);
+  }
   if (magnitude < 0x38800000) {
     float absolute;
     std::memcpy(&absolute, &magnitude, sizeof absolute);

@@ -30,7 +30,8 @@ class PackedMatrix {
   PackedMatrix(const StoredMatrix& stored, std::vector<float> bias);
 
   Matrix view() const {
-    return {type_, num_outputs_, num_inputs_, panels_.data(), bias_.empty() ? nullptr : bias_.data()};
+    const float* const bias = bias_.empty() ? nullptr : bias_.data();
+    return {type_, num_outputs_, num_inputs_, panels_.data(), bias};
   }
 
  private:

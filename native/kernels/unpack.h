@@ -19,7 +19,9 @@ GLIMPSE_INLINE f32x8 load_scales(const std::uint8_t* from) {
 template <WeightType T>
 GLIMPSE_INLINE f32x8 load_weights(const std::uint8_t* panel, std::int64_t input) {
   const std::int64_t at = input * kPanel;
-  if constexpr (T == WeightType::f32) return f32x8::load(reinterpret_cast<const float*>(panel) + at);
+  if constexpr (T == WeightType::f32) {
+    return f32x8::load(reinterpret_cast<const float*>(panel) + at);
+  }
   const auto* halves = reinterpret_cast<const std::uint16_t*>(panel);
   return T == WeightType::f16 ? f32x8::load_f16(halves + at) : f32x8::load_bf16(halves + at);
 }

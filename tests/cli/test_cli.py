@@ -101,7 +101,7 @@ def test_chat_answers_from_a_pipe(folder: str, tmp_path: Path) -> None:
 
 def test_methods_lists_everything() -> None:
     listed = last_json(glimpse("methods", "--json"))
-    assert listed["methods"]["sparsespec-l"]["runners"] == ["torch"]
+    assert listed["methods"]["sparsespec-l"]["runners"] == ["native", "torch"]
     assert listed["selection"]["verification"]["window"] == 16
     shown = glimpse("methods").stdout
     for name in ("sparsespec-l", "verification", "sparse_self", "efficiency", "coupled"):
