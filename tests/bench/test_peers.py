@@ -21,7 +21,7 @@ def test_both_engines_give_the_same_tokens(tiny_checkpoint) -> None:
     request = Request(list(range(40)), max_tokens=6)
     with (
         PeerProcess("theirs", TransformersPeer, resolve(str(folder)), "sdpa") as theirs,
-        PeerProcess("ours", OwnPeer, str(folder), "torch", "autoregressive") as ours,
+        PeerProcess("ours", OwnPeer, str(folder), "torch", "autoregressive", 1) as ours,
     ):
         results = [peer.generate(request) for peer in (theirs, ours)]
         assert results[0].token_ids == results[1].token_ids
@@ -32,7 +32,7 @@ def test_both_engines_give_the_same_tokens(tiny_checkpoint) -> None:
 
 def test_a_peer_that_cannot_load_says_why() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)ours.*no-such-model"):
-        PeerProcess("ours", OwnPeer, "no-such-model", "torch", "autoregressive")
+        PeerProcess("ours", OwnPeer, "no-such-model", "torch", "autoregressive", 1)
 
 
 def test_an_error_in_the_middle_arrives_with_the_name_of_the_engine() -> None:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+import torch
+
 from glimpse.bench.peers import Measurement, PeerProcess, Request
 from glimpse.bench.peers.own import OwnPeer
 from glimpse.bench.peers.transformers import TransformersPeer
@@ -35,10 +37,10 @@ def run(
     """Interleaved runs, each engine in its own process; rows, and what memory should be."""
     files = resolve(model)
     prompt_ids = prompt(LANGUAGE_REFERENCE[0], load_tokenizer(files), num_tokens)
-    request = Request(prompt_ids, max_tokens)
+    request, threads = Request(prompt_ids, max_tokens), torch.get_num_threads()
     with (
         PeerProcess("transformers sdpa", TransformersPeer, files, "sdpa") as theirs,
-        PeerProcess("glimpse torch", OwnPeer, model, "torch", "autoregressive") as ours,
+        PeerProcess("glimpse torch", OwnPeer, model, "torch", "autoregressive", threads) as ours,
     ):
         measured: dict[str, list[Measurement]] = {theirs.name: [], ours.name: []}
         for repeat in range(repeats):

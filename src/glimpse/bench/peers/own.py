@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Any
 
-import torch
-
 from glimpse.bench.peers import Measurement, Request
 from glimpse.bench.peers.catalogue import Setup
 from glimpse.config import SamplingParams
@@ -16,13 +14,13 @@ from glimpse.llm import LLM
 class OwnPeer:
     """``LLM.generate``, nothing kept from run to run but what the controller has learnt."""
 
-    def __init__(self, model: str, runner: str, method: str) -> None:
-        self._llm = LLM(model, runner=runner, method=method, prefix_capacity=0)
+    def __init__(self, model: str, runner: str, method: str, threads: int) -> None:
+        self._llm = LLM(model, runner=runner, method=method, threads=threads, prefix_capacity=0)
         self.settings: dict[str, Any] = {
             "version": metadata.version("glimpse-llm"),
             "runner": self._llm.runner.name,
             "method": method,
-            "threads": torch.get_num_threads(),
+            "threads": threads,
         }
 
     def generate(self, request: Request) -> Measurement:
@@ -41,5 +39,4 @@ class OwnPeer:
 
 
 def load(setup: Setup, runner: str, method: str) -> OwnPeer:
-    torch.set_num_threads(setup.threads)
-    return OwnPeer(setup.files.name, runner, method)
+    return OwnPeer(setup.files.name, runner, method, setup.threads)
