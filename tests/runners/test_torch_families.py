@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from glimpse.config import RunnerOptions
 from glimpse.models import ModelFiles, resolve
 from glimpse.runners import load_runner
 from glimpse.types import RaggedBatch, Runner, Segment
@@ -44,7 +45,7 @@ def check(model: Any, runner: Runner, token_ids: list[int]) -> None:
 
 def check_folder(folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    runner = load_runner("torch", resolve(str(folder)), device="cpu")
+    runner = load_runner("torch", resolve(str(folder)), RunnerOptions(device="cpu"))
     check(model, runner, random_ids(runner.config.vocab_size))
 
 
@@ -94,8 +95,8 @@ def test_yarn_parameters(tiny_checkpoint: Callable[..., Path], yarn: dict[str, A
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_lower_precision_stays_close(tiny_checkpoint: Callable[..., Path], dtype: str) -> None:
     files = resolve(str(tiny_checkpoint("qwen3")))
-    exact = load_runner("torch", files, device="cpu", dtype="float64")
-    lower = load_runner("torch", files, device="cpu", dtype=dtype)
+    exact = load_runner("torch", files, RunnerOptions(device="cpu", dtype="float64"))
+    lower = load_runner("torch", files, RunnerOptions(device="cpu", dtype=dtype))
     token_ids = random_ids(exact.config.vocab_size)
     expected = logits(exact, token_ids, 64)
     for chunk in (64, 7):
@@ -105,5 +106,5 @@ def test_lower_precision_stays_close(tiny_checkpoint: Callable[..., Path], dtype
 
 
 def test_smollm2(smollm2_files: ModelFiles, smollm2_reference: Any) -> None:
-    runner = load_runner("torch", smollm2_files, device="cpu")
+    runner = load_runner("torch", smollm2_files, RunnerOptions(device="cpu"))
     check(smollm2_reference, runner, random_ids(runner.config.vocab_size, 120))

@@ -52,7 +52,7 @@ def title(name: str, facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{library} {version}" for library, version in facts["libraries"].items())
     note = f"\n\n**{facts['note']}**" if "note" in facts else ""
     return (
-        f"## {name}: {questions.get(name, '')}\n\n`{facts['command']}`, "
+        f"## {name}: {questions[name.split('-')[0]]}\n\n`{facts['command']}`, "
         f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} threads, "
         f"{versions}, {facts['time'][:10]}{note}"
     )

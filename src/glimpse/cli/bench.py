@@ -12,6 +12,7 @@ from rich.box import HEAVY_HEAD, Box
 from rich.console import Console
 from rich.table import Table
 
+from glimpse import runners
 from glimpse.bench import experiments, peer_report, peer_runs, plain
 from glimpse.bench.experiments import EXPERIMENTS, Experiment, Result
 from glimpse.bench.harness import summarise
@@ -42,7 +43,7 @@ def bench(
     repeats: Annotated[int | None, typer.Option(help="peers: runs of each condition.")] = None,
     threads: Annotated[int | None, typer.Option(help="peers: threads of every engine.")] = None,
 ) -> None:
-    """Run an experiment; the raw result goes to OUTPUT/NAME.jsonl, the table to the terminal."""
+    """Run an experiment; the raw result goes to a file in OUTPUT, the table to the terminal."""
     if name not in NAMES:
         raise ValueError(f"unknown experiment {name!r}; valid: {', '.join(NAMES)}")
     lists = {"peers": peer, "contexts": context, "temperatures": temperature}
@@ -51,7 +52,8 @@ def bench(
     given |= {key: value for key, value in numbers.items() if value is not None}
     if given and name != "peers":
         raise ValueError(f"experiment {name!r} has no {', '.join(given)}: these are for 'peers'")
-    path = output / f"{name}{'-quick' if quick else ''}.jsonl"
+    stem = f"{name}-{runners.choose(runner)}" if name in EXPERIMENTS else name
+    path = output / f"{stem}{'-quick' if quick else ''}.jsonl"
     if name == "peers":
         given = {**(QUICK_PEERS if quick else {}), **given}
         report = _peers(PeerBench(model, runner, **given), path)
