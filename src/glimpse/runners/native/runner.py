@@ -13,10 +13,10 @@ from torch import Tensor
 from glimpse.config import ModelConfig
 from glimpse.models import StoredTensor
 from glimpse.runners import checks
+from glimpse.runners.frequencies import inverse_frequencies
 from glimpse.runners.native import _core
 from glimpse.runners.native.capabilities import CAPABILITIES
 from glimpse.runners.native.weights import Weights
-from glimpse.runners.torch.rope import inverse_frequencies
 from glimpse.types import (
     DENSE,
     Capabilities,
