@@ -13,7 +13,7 @@ import torch
 from glimpse import LLM, SamplingParams
 from glimpse.bench.workloads import LANGUAGE_REFERENCE, document
 from glimpse.engine import Engine
-from glimpse.methods import get_method
+from glimpse.methods import METHODS, get_method
 from glimpse.models import StoredTensor, load_config, read_tensors, stored_tensors
 from glimpse.prefix import PrefixCache
 from glimpse.runners.native.runner import NativeRunner
@@ -92,6 +92,24 @@ def check(llms: dict[int, LLM], num_prompts: int, num_tokens: int) -> None:
 
 def test_drafting_leaves_every_text_as_it_is(llms: dict[int, LLM]) -> None:
     check(llms, 8, 32)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "autoregressive"])
+def test_every_method_alone_and_in_a_batch(
+    llms: dict[int, LLM], name: str, temperature: float
+) -> None:
+    params = SamplingParams(max_tokens=24, temperature=temperature, seed=3, ignore_eos=True)
+    prompts = prompts_of(llms[2], 3)
+    method = get_method(name, controller="fixed:k=4")
+    expected = [llms[2].generate(p, params, method="autoregressive")[0] for p in prompts]
+    for drafted in (
+        llms[2].generate(prompts[0], params, method=method),
+        llms[2].generate(prompts, params, method=method),
+    ):
+        for plain, generation in zip(expected, drafted, strict=False):
+            assert generation.token_ids == plain.token_ids
+            assert generation.stats.drafted > 0
 
 
 def test_rows_alone_and_together_have_the_same_bits(llms: dict[int, LLM]) -> None:
