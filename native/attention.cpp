@@ -132,7 +132,7 @@ QueryTile Attention::pack(const Rows& rows, const Item& item, Scratch& scratch) 
     queries[i] = query(rows, plan, item.kv_head, item.query + i);
     scratch.visible[i] = plan.span.start + (item.query + i) / shape_.group_size() + 1;
   }
-  kernels_.pack(queries, item.num_queries, shape_.head_dim, scratch.packed);
+  kernels_.pack(shape_.type, queries, item.num_queries, shape_.head_dim, scratch.packed);
   return {shape_.type,     plan.span.kv->head(rows.layer, item.kv_head),
           shape_.head_dim, item.num_queries,
           scratch.packed,  scratch.visible};

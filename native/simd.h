@@ -23,6 +23,8 @@ typedef std::int32_t Ints __attribute__((vector_size(32)));
 typedef std::uint32_t Bits __attribute__((vector_size(32)));
 typedef std::uint16_t Halves __attribute__((vector_size(16)));
 typedef std::int8_t Bytes __attribute__((vector_size(8)));
+typedef std::int16_t Shorts __attribute__((vector_size(32)));
+typedef std::int8_t Bytes16 __attribute__((vector_size(16)));
 
 constexpr int kLanes = 8;
 
@@ -38,6 +40,46 @@ struct i32x8 {
 GLIMPSE_INLINE i32x8 operator+(i32x8 a, i32x8 b) { return {a.v + b.v}; }
 GLIMPSE_INLINE i32x8 operator-(i32x8 a, i32x8 b) { return {a.v - b.v}; }
 GLIMPSE_INLINE i32x8 operator*(i32x8 a, i32x8 b) { return {a.v * b.v}; }
+
+// Sixteen short integers, in eight pairs.
+struct i16x16 {
+  Shorts v;
+
+  static GLIMPSE_INLINE i16x16 load(const std::int16_t* from) {
+    i16x16 x;
+    std::memcpy(&x.v, from, sizeof x.v);
+    return x;
+  }
+  static GLIMPSE_INLINE i16x16 load(const std::int8_t* from) {
+#if GLIMPSE_SIMD_AVX2
+    return {(Shorts)_mm256_cvtepi8_epi16(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+#else
+    Bytes16 bytes;
+    std::memcpy(&bytes, from, sizeof bytes);
+    return {__builtin_convertvector(bytes, Shorts)};
+#endif
+  }
+  // The same pair in all places.
+  static GLIMPSE_INLINE i16x16 set1(const std::int16_t* pair) {
+    std::int32_t both;
+    std::memcpy(&both, pair, sizeof both);
+    return {(Shorts)(Ints{} + both)};
+  }
+};
+
+// c + the dot product of each pair.
+GLIMPSE_INLINE i32x8 dot(i16x16 a, i16x16 b, i32x8 c) {
+#if GLIMPSE_SIMD_AVX2
+  c.v = c.v + (Ints)_mm256_madd_epi16((__m256i)a.v, (__m256i)b.v);
+  // Pins the sum to a register here: left alone, GCC adds late and spills what it has to keep.
+  asm("" : "+x"(c.v));
+  return c;
+#else
+  const Ints x = (Ints)a.v, y = (Ints)b.v;
+  return {c.v + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16)};
+#endif
+}
 
 // --------------------------------------------------------------------------------- eight floats
 
@@ -116,6 +158,12 @@ GLIMPSE_INLINE f32x8 to_float(i32x8 a) { return {__builtin_convertvector(a.v, Fl
 GLIMPSE_INLINE i32x8 round_to_int(f32x8 a) {
   constexpr float kShift = 0x1.8p23f;
   return {(Ints)(a.v + kShift) - (Ints)(Floats{} + kShift)};
+}
+
+GLIMPSE_INLINE void store_i16(i32x8 a, std::int16_t* to) {
+  typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
+  const Shorts8 shorts = __builtin_convertvector(a.v, Shorts8);
+  std::memcpy(to, &shorts, sizeof shorts);
 }
 
 // Sum of the lanes in one fixed order.

@@ -160,7 +160,7 @@ void WindowStatistics::recompute_head(const KVStore& kv, const Bucket& to, int n
       queries[i] = queries_.at(layer, position) + head * shape_.head_dim;
       visible[i] = position + 1;
     }
-    kernels_.pack(queries, size, shape_.head_dim, packed);
+    kernels_.pack(shape_.type, queries, size, shape_.head_dim, packed);
     sum_tile({shape_.type, kv.head(layer, kv_head), shape_.head_dim, size, packed, visible},
              scratch, to.head(number));
   }

@@ -19,7 +19,7 @@ from glimpse.prefix import PrefixCache
 from glimpse.runners.native.runner import NativeRunner
 from glimpse.types import RaggedBatch, Segment
 
-KV_DTYPES = ("float32", "float16", "int8")
+KV_DTYPES = ("float32", "float16", "int16", "int8")
 WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1")
 MIN_TOKENS = 1024
 

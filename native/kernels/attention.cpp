@@ -2,18 +2,15 @@
 
 #include <algorithm>
 #include <limits>
-#include <type_traits>
 
-#include "kernels/attention_tiles.h"
+#include "kernels/attention_floats.h"
+#include "kernels/attention_integers.h"
 #include "simd.h"
 
 namespace glimpse::GLIMPSE_ISA {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
-constexpr int kPair = 2 * kKeyBlock;   // keys scored between two looks at the queries
-constexpr int kChunk = 128;            // keys whose values stay in the nearest cache
-static_assert(kSplit % kPair == 0 && kSplit % kChunk == 0);
 
 // 2^x for x <= 0, with a relative error below 2e-7: 1 at 0, and 0 below -127, where the exponent
 // alone is -127 and cancels that of 1.
@@ -33,57 +30,23 @@ GLIMPSE_INLINE f32x8 exp2(f32x8 x) {
 
 float exp2(float x) { return exp2(f32x8::set1(x))[0]; }
 
-void pack(const float* const* queries, int num_queries, int head_dim, float* packed) {
+template <class F>
+void with_products(KVType type, F&& f) {
+  switch (type) {
+    case KVType::f32: return f(FloatProducts<float>{});
+    case KVType::f16: return f(FloatProducts<std::uint16_t>{});
+    case KVType::i16: return f(IntegerProducts<std::int16_t>{});
+    case KVType::i8: return f(IntegerProducts<std::int8_t>{});
+  }
+}
+
+void pack(KVType type, const float* const* queries, int num_queries, int head_dim,
+          float* packed) {
   constexpr float kLog2E = 0x1.715476p0f;
   const float scale = kLog2E / __builtin_sqrtf(static_cast<float>(head_dim));
-  const Groups groups(num_queries);
-  for (int group = 0; group < groups.count; ++group) {
-    const int begin = groups.begin(group), size = groups.size(group);
-    float* to = packed + static_cast<std::int64_t>(begin) * head_dim;
-    for (int i = 0; i < size; ++i)
-      for (int d = 0; d < head_dim; ++d) to[d * size + i] = queries[begin + i][d] * scale;
-  }
-}
-
-// Scores of a group of queries against one or two blocks of keys.
-template <class T>
-void score_pair(const T* keys, int head_dim, int num_blocks, int num_queries, const float* q,
-                float* scores) {
-  with_constant(num_queries, [&](auto constant) {
-    constexpr int Q = constant;
-    constexpr int kBlocks = vectors_for(Q) * kLanes / kKeyBlock;
-    int block = 0;
-    for (; block + kBlocks <= num_blocks; block += kBlocks)
-      score_tile<T, Q, vectors_for(Q)>(keys + block * head_dim * kKeyBlock, head_dim, q,
-                                       scores + block * kKeyBlock);
-    for (; block < num_blocks; ++block)
-      score_tile<T, Q, 2>(keys + block * head_dim * kKeyBlock, head_dim, q,
-                          scores + block * kKeyBlock);
+  with_products(type, [&](auto products) {
+    products.pack(queries, num_queries, head_dim, scale, packed);
   });
-}
-
-template <class T>
-void score(const QueryTile& tile, std::int64_t first_key, int num_keys, float* scores) {
-  const T* keys = reinterpret_cast<const T*>(tile.kv.keys) + first_key * tile.head_dim;
-  const Groups groups(tile.num_queries);
-  for (int key = 0; key < num_keys; key += kPair) {
-    const int num_blocks = num_keys - key > kKeyBlock ? 2 : 1;
-    for (int group = 0; group < groups.count; ++group) {
-      const int begin = groups.begin(group);
-      score_pair(keys + key * tile.head_dim, tile.head_dim, num_blocks, groups.size(group),
-                 tile.packed + begin * tile.head_dim, scores + begin * kSplit + key);
-    }
-  }
-}
-
-// Scales x [num_queries][kSplit] by a factor per key.
-void scale_keys(const float* factors, int num_queries, int num_keys, const float* x, float* out) {
-  for (int key = 0; key < num_keys; key += kLanes) {
-    alignas(32) float factor[kLanes] = {};
-    std::copy(factors + key, factors + std::min(num_keys, key + kLanes), factor);
-    for (int i = 0; i < num_queries; ++i)
-      (f32x8::load(x + i * kSplit + key) * f32x8::load(factor)).store(out + i * kSplit + key);
-  }
 }
 
 // Scores of one query, `seen` of which count, become weights; zeros from there to `end`.
@@ -106,62 +69,20 @@ void weigh(float* scores, int seen, int end, float& largest, float& total) {
   std::fill(scores + last, scores + end, 0.0f);
 }
 
-template <class T>
-void add_values(const T* values, int stride, int num_keys, int num_queries, const float* weights,
-                float* out) {
-  with_constant(num_queries, [&](auto constant) {
-    constexpr int Q = constant;
-    constexpr int kWide = vectors_for(Q) * kLanes;
-    int d = 0;
-    for (; d + kWide <= stride; d += kWide)
-      value_tile<T, Q, vectors_for(Q)>(values + d, stride, num_keys, weights, out + d);
-    for (; d < stride; d += 2 * kLanes)
-      value_tile<T, Q, 2>(values + d, stride, num_keys, weights, out + d);
-  });
-}
-
-template <class T>
-void average(const QueryTile& tile, std::int64_t first_key, int num_keys, const float* weights,
-             float* out) {
-  const int stride = value_stride(tile.head_dim);
-  const T* values = reinterpret_cast<const T*>(tile.kv.values) + first_key * stride;
-  const Groups groups(tile.num_queries);
-  std::fill(out, out + tile.num_queries * stride, 0.0f);
-  for (int key = 0; key < num_keys; key += kChunk)
-    for (int group = 0; group < groups.count; ++group) {
-      const int begin = groups.begin(group);
-      add_values(values + key * stride, stride, std::min(kChunk, num_keys - key),
-                 groups.size(group), weights + begin * kSplit + key, out + begin * stride);
-    }
-}
-
-template <class T>
-void attend_typed(const QueryTile& tile, std::int64_t split, float* weights, const Softmax& part) {
-  constexpr bool is_scaled = sizeof(T) == 1;
+void attend_split(const QueryTile& tile, std::int64_t split, float* weights, const Softmax& part) {
   const int n = tile.num_queries;
   const std::int64_t first = split * kSplit;
   const int num_keys =
       static_cast<int>(std::min<std::int64_t>(kSplit, tile.visible[n - 1] - first));
   const int end = static_cast<int>(round_up(num_keys, kKeyBlock));
-  score<T>(tile, first, num_keys, weights);
-  if constexpr (is_scaled)
-    scale_keys(tile.kv.key_scales + first, n, num_keys, weights, weights);
-  for (int i = 0; i < n; ++i) {
-    const std::int64_t seen = std::clamp<std::int64_t>(tile.visible[i] - first, 0, num_keys);
-    weigh(weights + i * kSplit, static_cast<int>(seen), end, part.largest[i], part.total[i]);
-  }
-  if (part.values == nullptr) return;
-  alignas(32) float scaled[is_scaled ? kTileQueries * kSplit : 1];
-  if constexpr (is_scaled)
-    scale_keys(tile.kv.value_scales + first, n, num_keys, weights, scaled);
-  average<T>(tile, first, num_keys, is_scaled ? scaled : weights, part.values);
-}
-
-void attend_split(const QueryTile& tile, std::int64_t split, float* weights, const Softmax& part) {
-  const auto attend = tile.type == KVType::f32   ? attend_typed<float>
-                      : tile.type == KVType::f16 ? attend_typed<std::uint16_t>
-                                                 : attend_typed<std::int8_t>;
-  attend(tile, split, weights, part);
+  with_products(tile.type, [&](auto products) {
+    products.score(tile, first, num_keys, weights);
+    for (int i = 0; i < n; ++i) {
+      const std::int64_t seen = std::clamp<std::int64_t>(tile.visible[i] - first, 0, num_keys);
+      weigh(weights + i * kSplit, static_cast<int>(seen), end, part.largest[i], part.total[i]);
+    }
+    if (part.values != nullptr) products.average(tile, first, num_keys, weights, part.values);
+  });
 }
 
 void clear(const Softmax& all, int num_queries, int head_dim) {

@@ -23,7 +23,7 @@ struct QueryTile {
   KVHead kv;
   int head_dim;
   int num_queries;
-  const float* packed;          // from `pack`: scaled, in groups of a few queries
+  const float* packed;          // from `pack`: as the products over keys of this type read them
   const std::int64_t* visible;  // per query: the keys before this one are seen
 };
 
@@ -36,8 +36,8 @@ struct Softmax {
 };
 
 struct AttentionKernels {
-  // `queries` point at head_dim floats each; packed has room for as many of each.
-  void (*pack)(const float* const* queries, int num_queries, int head_dim, float* packed);
+  // `queries` point at head_dim floats each; packed has room for kTileQueries * kMaxHeadDim.
+  void (*pack)(KVType, const float* const* queries, int num_queries, int head_dim, float* packed);
   // The keys of one split. `weights` [num_queries][kSplit] becomes 2^(score - largest), 0 where a
   // key is not seen. Where part.values is null the values are left out.
   void (*attend_split)(const QueryTile&, std::int64_t split, float* weights, const Softmax& part);

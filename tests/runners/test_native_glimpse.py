@@ -60,7 +60,7 @@ def test_any_scores_one_after_the_other() -> None:
             assert torch.equal(native.index(handle), naive_index(scores, 2, budget - 7, 5))
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("kv_dtype", ["float32", "float16", "int16", "int8"])
 def test_drafts_have_the_same_bits_beside_any_neighbours(kv_dtype: str) -> None:
     lengths, drafts = [200, 60, 100], [text(n, n) for n in (1, 5, 3)]
     spec = IndexSpec(30, 2, 5, WINDOW)

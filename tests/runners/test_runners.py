@@ -70,7 +70,7 @@ def test_places_that_cannot_be_had(
         ({"device": "cuda"}, "device='cuda': the native runner has only cpu"),
         ({"dtype": "float32"}, "dtype='float32': the native runner has no such option"),
         ({"threads": 0}, "threads=0: must be at least 1"),
-        ({"kv_dtype": "int4"}, "kv_dtype='int4': must be one of float32, float16, int8"),
+        ({"kv_dtype": "int4"}, "kv_dtype='int4': must be one of float32, float16, int16, int8"),
         ({"activations": "int4"}, "activations='int4': must be one of float32, int8"),
     ],
 )

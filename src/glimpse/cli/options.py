@@ -33,7 +33,9 @@ Runner = Annotated[str, typer.Option(help="auto, native or torch.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")]
 Threads = Annotated[int | None, typer.Option(help="Threads; by default one per core.")]
-KVDtype = Annotated[str | None, typer.Option(help="Native runner: float32, float16 or int8.")]
+KVDtype = Annotated[
+    str | None, typer.Option(help="Native runner: int16, int8, float16 or float32.")
+]
 Activations = Annotated[
     str | None,
     typer.Option(help="Native runner, for quantised weights: int8 (default) or float32."),

@@ -26,7 +26,7 @@ def why_unavailable() -> str | None:
 def load(files: ModelFiles, options: RunnerOptions) -> Runner:
     """Read a model, its weights as they are stored.
 
-    Defaults: a thread per core, KV in float16, activations in int8 for quantised weights. From here
+    Defaults: a thread per core, KV in int16, activations in int8 for quantised weights. From here
     on torch itself uses one thread in this process. Raises ValueError that says why if the core is
     not there.
     """
@@ -45,7 +45,7 @@ def load(files: ModelFiles, options: RunnerOptions) -> Runner:
         load_config(files),
         stored_tensors(files),
         threads=default_threads() if options.threads is None else options.threads,
-        kv_dtype=options.kv_dtype or "float16",
+        kv_dtype=options.kv_dtype or "int16",
         activations=options.activations or "int8",
     )
 

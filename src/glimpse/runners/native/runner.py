@@ -42,7 +42,7 @@ class NativeRunner:
         tensors: Iterable[tuple[str, StoredTensor | Tensor]],
         *,
         threads: int = 1,
-        kv_dtype: str = "float16",
+        kv_dtype: str = "int16",
         activations: str = "int8",
         isa: str = "auto",
     ) -> None:
