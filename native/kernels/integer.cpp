@@ -49,25 +49,6 @@ GLIMPSE_INLINE void dot_nibbles(const std::uint8_t* weights, const std::int8_t* 
   for (int r = 0; r < R; ++r) sums[r] = {(Ints)_mm256_madd_epi16(partial[r], ones)};
 }
 
-// Values of 8 bits times `x` [R][N].
-template <int R, int N>
-GLIMPSE_INLINE void dot_bytes(const std::uint8_t* weights, const std::int16_t* x,
-                              std::int64_t stride, i32x8 (&sums)[R]) {
-  __m256i total[R];
-  for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_si256();
-#pragma GCC unroll 16
-  for (int step = 0; step < N / 2; ++step) {
-    const __m256i w = _mm256_cvtepi8_epi16(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights + 16 * step)));
-    for (int r = 0; r < R; ++r) {
-      const __m256i pair = broadcast32(x + r * stride + 2 * step);
-      total[r] = _mm256_add_epi32(total[r], _mm256_madd_epi16(w, pair));
-      pin(total[r]);
-    }
-  }
-  for (int r = 0; r < R; ++r) sums[r] = {(Ints)total[r]};
-}
-
 #else
 
 GLIMPSE_INLINE Ints load_ints(const void* from) {
@@ -92,25 +73,22 @@ GLIMPSE_INLINE void dot_nibbles(const std::uint8_t* weights, const std::int8_t* 
   }
 }
 
+#endif
+
+// Values of 8 bits times `x` [R][N].
 template <int R, int N>
 GLIMPSE_INLINE void dot_bytes(const std::uint8_t* weights, const std::int16_t* x,
                               std::int64_t stride, i32x8 (&sums)[R]) {
-  typedef std::int8_t Bytes16 __attribute__((vector_size(16)));
-  typedef std::int16_t Shorts16 __attribute__((vector_size(32)));
-  for (int r = 0; r < R; ++r) sums[r] = i32x8::zero();
+  i32x8 total[R];
+  for (int r = 0; r < R; ++r) total[r] = i32x8::zero();
+#pragma GCC unroll 16
   for (int step = 0; step < N / 2; ++step) {
-    Bytes16 bytes;
-    std::memcpy(&bytes, weights + 16 * step, sizeof bytes);
-    const Ints pairs = (Ints)__builtin_convertvector(bytes, Shorts16);
-    const i32x8 first = {pairs << 16 >> 16}, second = {pairs >> 16};
-    for (int r = 0; r < R; ++r) {
-      const std::int16_t* at = x + r * stride + 2 * step;
-      sums[r] = sums[r] + first * i32x8::set1(at[0]) + second * i32x8::set1(at[1]);
-    }
+    const i16x16 w = i16x16::load(reinterpret_cast<const std::int8_t*>(weights) + 16 * step);
+    for (int r = 0; r < R; ++r)
+      total[r] = dot(w, i16x16::set1(x + r * stride + 2 * step), total[r]);
   }
+  for (int r = 0; r < R; ++r) sums[r] = total[r];
 }
-
-#endif
 
 // --------------------------------------------------------------------------------- a tile of rows
 
