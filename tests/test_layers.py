@@ -21,6 +21,7 @@ LAYERS = (
     {"llm"},
     {"bench"},
     {"cli"},
+    {"__main__"},
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 BESIDE = {

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from glimpse.bench import peer_runs
+from glimpse.bench import peer_runs, report
 from glimpse.bench.report import section
 from glimpse.cli import main
 from tests.bench.fakes import FakePeer
@@ -47,3 +47,10 @@ def test_options_of_peers_are_refused_elsewhere(monkeypatch, capsys) -> None:
         glimpse(monkeypatch, "plain", "--context", "256", "--threads", "2")
     assert ended.value.code == 2
     assert "experiment 'plain' has no contexts, threads" in capsys.readouterr().err
+
+
+def test_a_report_names_the_result_that_was_never_filled(monkeypatch, tmp_path) -> None:
+    (tmp_path / "plain.jsonl").write_text('{"provenance": {}}\n', "utf-8")
+    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"plain\.jsonl: holds no results"):
+        report.main()

@@ -14,7 +14,7 @@ import pytest
 
 from glimpse.cli import main
 
-COMMAND = [sys.executable, "-W", "error", "-c", "from glimpse.cli import main; main()"]
+COMMAND = [sys.executable, "-W", "error", "-m", "glimpse"]
 
 
 @pytest.fixture(scope="module")

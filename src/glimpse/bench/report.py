@@ -35,6 +35,8 @@ def main() -> None:
     sections = [HEADER]
     for path in sorted(folder.glob("*.jsonl")):
         first, *records = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+        if not records:
+            sys.exit(f"{path}: holds no results, only where they were to come from; run it again")
         sections.append(f"{title(path.stem, first['provenance'])}\n\n{section(records)}")
     sys.stdout.write("\n\n".join(sections) + "\n")
 
