@@ -82,13 +82,17 @@ def test_a_seed_fixes_a_sampled_text_however_it_is_drafted(
     assert rejected > 0
 
 
-def test_a_ragged_batch_gives_each_text_as_alone(llm: LLM, prompts: list[list[int]]) -> None:
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "autoregressive"])
+def test_a_ragged_batch_gives_each_text_as_alone(
+    llm: LLM, prompts: list[list[int]], name: str
+) -> None:
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=2)
-    method = get_method("sparsespec-l", controller="fixed:k=3")
+    method = get_method(name, controller="fixed:k=3")
     together = llm.generate(prompts[:3], params, method=method)
     for prompt, generation in zip(prompts, together, strict=False):
         plain = llm.generate(prompt, params, method="autoregressive")[0]
-        assert_same_tokens(plain, generation.token_ids, f"batch of 3, prompt of {len(prompt)}")
+        assert_same_tokens(plain, generation.token_ids, f"{name}, batch of 3, {len(prompt)} tokens")
+        assert generation.stats.drafted > 0
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class IntegerProducts {
   }
 
   // Weights times the scales of their values, rounded: they add up to kShare, so that no sum of
-  // values, which are below 2^15, reaches 2^31. Returns the scale. Zeros to the end of a pair.
+  // values, which are below 2^15, reaches 2^31. Zeros beyond the last key. Returns their scale.
   static float round_weights(const float* weights, const float* value_scales, int num_keys,
                              std::int16_t* rounded) {
     constexpr float kShare = 32767.0f;

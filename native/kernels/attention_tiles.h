@@ -13,10 +13,10 @@ constexpr int kGroup = 6;  // most queries in registers: with two vectors each, 
 
 // The processor stops reading ahead where a page ends, and between the passes over keys and over
 // values: what is read this many bytes on is asked for early.
-constexpr int kAhead = 4096;
+constexpr int kBytesAhead = 4096;
 
 GLIMPSE_INLINE void prefetch_ahead(const void* from) {
-  __builtin_prefetch(static_cast<const char*>(from) + kAhead);
+  __builtin_prefetch(static_cast<const char*>(from) + kBytesAhead);
 }
 
 // How n queries are cut into groups of nearly the same size.

@@ -118,7 +118,7 @@ void write(KVType type, const KVHead& to, std::int64_t position, int num_rows, c
 
 // A key touches a cache line for every other or every fourth of its elements: asking for the next
 // few keys early is what makes the copy fast.
-constexpr int kAhead = 4;
+constexpr int kMovesAhead = 4;
 
 template <class T>
 void prefetch(const Layout<T>& from, const Layout<T>& to, Move move, int head_dim) {
@@ -139,7 +139,7 @@ void copy_moves(const KVHead& to, const KVHead& from, const Move* moves, int num
   const Layout<T> source(from, head_dim), goal(to, head_dim);
   const int keys = key_stride(head_dim), values = value_stride(head_dim);
   for (int i = 0; i < num_moves; ++i) {
-    if (i + kAhead < num_moves) prefetch(source, goal, moves[i + kAhead], head_dim);
+    if (i + kMovesAhead < num_moves) prefetch(source, goal, moves[i + kMovesAhead], head_dim);
     const Move move = moves[i];
     const T *key = source.key(move.from), *value = source.value(move.from);
     T *key_to = goal.key(move.to), *value_to = goal.value(move.to);
