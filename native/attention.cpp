@@ -12,6 +12,7 @@ namespace {
 constexpr int kFewWrites = 64;        // rows of KV heads that are not worth waking threads for
 constexpr int kItemsPerThread = 16;   // so that threads finish at about the same time
 constexpr int kTilesPerThread = 4;    // as many tiles keep all threads busy without splitting
+constexpr int kSplitsPerSum = 4;      // observed rows are summed over so many splits at a time
 
 }  // namespace
 
@@ -19,6 +20,7 @@ Attention::Attention(const KVShape& shape, Isa isa, ThreadPool& pool)
     : shape_(shape),
       kernels_(attention_kernels(isa)),
       kv_kernels_(kv_kernels(isa)),
+      statistics_kernels_(statistics_kernels(isa)),
       pool_(pool) {
   if (shape.head_dim < 1 || shape.head_dim > kMaxHeadDim)
     throw std::invalid_argument("head_dim=" + std::to_string(shape.head_dim) +
@@ -28,14 +30,16 @@ Attention::Attention(const KVShape& shape, Isa isa, ThreadPool& pool)
 // ----------------------------------------------------------------------------------- the plan
 
 void Attention::begin(std::vector<Span> spans) {
-  plans_.clear(), items_.clear(), rows_.clear();
+  plans_.clear(), items_.clear(), rows_.clear(), sums_.clear(), records_.clear();
   num_rows_ = num_partials_ = num_weights_ = 0;
-  for (Span& span : spans) {
-    const int num_rows = span.num_rows;
-    Plan plan{std::move(span), num_rows_, num_rows * shape_.group_size(), 0, true};
-    plan.num_splits = (plan.span.end() + kSplit - 1) / kSplit;
-    num_rows_ += num_rows;
-    add(std::move(plan));
+  for (const Span& span : spans) {
+    if (span.queries != nullptr) records_.push_back({span.queries, num_rows_, span.num_rows});
+    const int num_before = span.num_rows - span.num_observed;
+    Span before = span, observed = span;
+    before.num_rows = num_before, before.observed = nullptr;
+    observed.start += num_before, observed.num_rows = span.num_observed;
+    if (before.num_rows > 0) add(before);
+    if (observed.num_rows > 0) add(observed);
   }
   // What takes longest comes first, so that threads finish at about the same time.
   std::stable_sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
@@ -45,6 +49,14 @@ void Attention::begin(std::vector<Span> spans) {
   totals_.at_least(num_partials_);
   values_.at_least(num_partials_ * value_stride(shape_.head_dim));
   weights_.at_least(num_weights_ * kSplit);
+}
+
+void Attention::add(Span span) {
+  const int num_rows = span.num_rows;
+  Plan plan{span, num_rows_, num_rows * shape_.group_size(), 0, true};
+  plan.num_splits = (span.end() + kSplit - 1) / kSplit;
+  num_rows_ += num_rows;
+  add(std::move(plan));
 }
 
 void Attention::add(Plan plan) {
@@ -64,6 +76,9 @@ void Attention::add(Plan plan) {
   add_items(plan, number);
   for (int row = 0; plan.is_split && row < plan.span.num_rows; ++row)
     for (int head = 0; head < shape_.num_kv_heads; ++head) rows_.push_back({number, head, row});
+  for (int head = 0; plan.span.observed != nullptr && head < shape_.num_kv_heads; ++head)
+    for (std::int64_t split = 0; split < plan.num_splits; split += kSplitsPerSum)
+      sums_.push_back({number, head, split, std::min(split + kSplitsPerSum, plan.num_splits)});
   plans_.push_back(std::move(plan));
 }
 
@@ -97,14 +112,12 @@ void Attention::attend(int layer, const float* q, const float* k, const float* v
   } else {
     for (int i = 0; i < num_writes; ++i) write_one(i);
   }
-  for (const Plan& plan : plans_)
-    if (plan.span.queries != nullptr)
-      plan.span.queries->record(layer, query(rows, plan, 0, 0), plan.span.num_rows);
+  for (const Record& record : records_)
+    record.queries->record(layer, q + record.first_row * shape_.num_query_heads * shape_.head_dim,
+                           record.num_rows);
   pool_.run(static_cast<int>(items_.size()), [&](int i) { run(rows, items_[i]); });
-  pool_.run(static_cast<int>(rows_.size()), [&](int i) {
-    fold(rows, rows_[i]);
-    if (plans_[rows_[i].plan].span.observed != nullptr) observe(rows, rows_[i]);
-  });
+  pool_.run(static_cast<int>(rows_.size()), [&](int i) { fold(rows, rows_[i]); });
+  pool_.run(static_cast<int>(sums_.size()), [&](int i) { observe(rows, sums_[i]); });
 }
 
 void Attention::write(const Rows& rows, const Plan& plan, int kv_head) const {
@@ -143,10 +156,12 @@ void Attention::run_apart(const Item& item, const QueryTile& tile, Scratch& scra
   const Plan& plan = plans_[item.plan];
   for (std::int64_t split = item.split; split < item.end_split; ++split) {
     const std::int64_t number = at(plan, item.kv_head, split, item.query);
-    float* const weights = plan.span.observed == nullptr
-                               ? scratch.weights
-                               : weights_.data() + (plan.weights + number) * kSplit;
-    kernels_.attend_split(tile, split, weights, partial(plan.partials + number));
+    kernels_.attend_split(tile, split, scratch.weights, partial(plan.partials + number));
+    if (plan.span.observed == nullptr) continue;
+    const std::int64_t num_keys = std::min<std::int64_t>(
+        kSplit, scratch.visible[item.num_queries - 1] - split * kSplit);
+    statistics_kernels_.keep(scratch.weights, item.num_queries, static_cast<int>(num_keys),
+                             weights_.data() + (plan.weights + number) * kSplit);
   }
 }
 
@@ -188,20 +203,22 @@ void Attention::fold(const Rows& rows, const Row& row) const {
   }
 }
 
-void Attention::observe(const Rows& rows, const Row& row) const {
-  const Plan& plan = plans_[row.plan];
+void Attention::observe(const Rows& rows, const Sums& sums) const {
+  const Plan& plan = plans_[sums.plan];
   const Span& span = plan.span;
-  const std::int64_t number =
-      (std::int64_t{rows.layer} * shape_.num_kv_heads + row.kv_head) * span.num_rows + row.row;
-  float* out = span.observed + number * span.observed_stride;
-  const std::int64_t visible = span.start + row.row + 1;
-  for (std::int64_t split = 0; split * kSplit < visible; ++split) {
-    const std::int64_t i = at(plan, row.kv_head, split, row.row * shape_.group_size());
-    const std::int64_t first = split * kSplit;
-    kernels_.sum_weights(weights_.data() + (plan.weights + i) * kSplit,
-                         totals_.data() + plan.partials + i, shape_.group_size(),
-                         static_cast<int>(std::min<std::int64_t>(kSplit, visible - first)), false,
-                         out + first);
+  const std::int64_t number = std::int64_t{rows.layer} * shape_.num_kv_heads + sums.kv_head;
+  const int num_sums = span.keeps_all_sums ? span.num_rows : 1;
+  float* const out = span.observed + number * num_sums * span.observed_stride;
+  std::vector<int> visible(span.num_rows);
+  for (std::int64_t split = sums.split; split < sums.end_split; ++split) {
+    const std::int64_t first = split * kSplit, i = at(plan, sums.kv_head, split, 0);
+    for (int row = 0; row < span.num_rows; ++row)
+      visible[row] = static_cast<int>(
+          std::clamp<std::int64_t>(span.start + row + 1 - first, 0, kSplit));
+    statistics_kernels_.sum_rows(
+        {weights_.data() + (plan.weights + i) * kSplit, totals_.data() + plan.partials + i,
+         visible.data(), span.num_rows, shape_.group_size()},
+        visible.back(), span.keeps_all_sums, out + first, span.observed_stride);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "buffer.h"
 #include "isa.h"
 #include "kernels/attention.h"
+#include "kernels/statistics.h"
 #include "kv.h"
 #include "threads.h"
 
@@ -21,8 +22,12 @@ struct Span {
   std::int64_t position;  // of the first row in the text
   int num_rows;
   QueryRing* queries = nullptr;  // keeps the last rows' queries
-  float* observed = nullptr;     // takes [num_layers, num_kv_heads, num_rows, observed_stride]
+  // Takes the attention of the last `num_observed` rows, each row's added to that of those before
+  // it: [num_layers, num_kv_heads, num_observed, observed_stride], or the last sum alone.
+  float* observed = nullptr;
   std::int64_t observed_stride = 0;
+  int num_observed = 0;
+  bool keeps_all_sums = true;
 
   std::int64_t end() const { return start + num_rows; }
 };
@@ -59,6 +64,17 @@ class Attention {
   struct Row {
     int plan, kv_head, row;
   };
+  // Observed rows of one KV head against a run of splits.
+  struct Sums {
+    int plan, kv_head;
+    std::int64_t split, end_split;
+  };
+  // Rows whose queries are kept.
+  struct Record {
+    QueryRing* queries;
+    std::int64_t first_row;
+    int num_rows;
+  };
   // What a task works in, on its stack.
   struct Scratch {
     alignas(64) float packed[kTileQueries * kMaxHeadDim];
@@ -73,6 +89,7 @@ class Attention {
     float* out;
   };
 
+  void add(Span span);
   void add(Plan plan);
   void add_items(const Plan& plan, int number);
   void write(const Rows& rows, const Plan& plan, int kv_head) const;
@@ -82,7 +99,7 @@ class Attention {
   void run_through(const Rows& rows, const Item& item, const QueryTile& tile,
                    Scratch& scratch) const;
   void fold(const Rows& rows, const Row& row) const;
-  void observe(const Rows& rows, const Row& row) const;
+  void observe(const Rows& rows, const Sums& sums) const;
   std::int64_t at(const Plan& plan, int kv_head, std::int64_t split, int query) const;
   Softmax partial(std::int64_t number) const;
   const float* query(const Rows& rows, const Plan& plan, int kv_head, int number) const;
@@ -91,12 +108,16 @@ class Attention {
   const KVShape shape_;
   const AttentionKernels& kernels_;
   const KVKernels& kv_kernels_;
+  const StatisticsKernels& statistics_kernels_;
   ThreadPool& pool_;
   std::vector<Plan> plans_;
   std::vector<Item> items_;
   std::vector<Row> rows_;
+  std::vector<Sums> sums_;
+  std::vector<Record> records_;
   std::int64_t num_rows_ = 0, num_partials_ = 0, num_weights_ = 0;
-  Buffer<float> largest_, totals_, values_, weights_;
+  Buffer<float> largest_, totals_, values_;
+  Buffer<std::uint16_t> weights_;
 };
 
 }  // namespace glimpse

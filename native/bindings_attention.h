@@ -38,7 +38,8 @@ class LoneAttention {
   KVStore cache() const { return KVStore(shape_, 0); }
 
   // Rows [num_rows, heads, head_dim] of several caches, each (cache, length, number of rows);
-  // `observed` takes [num_kv_heads, num_rows, stride] where there is one cache.
+  // `observed` takes [num_kv_heads, num_rows, stride] where there is one cache: a row's attention
+  // and that of all before it.
   void attend(const std::vector<std::tuple<KVStore*, std::int64_t, int>>& parts, Array q, Array k,
               Array v, Array out, std::optional<Array> observed) {
     std::vector<Span> spans;
@@ -48,6 +49,7 @@ class LoneAttention {
     }
     if (observed) {
       spans.front().observed = observed->data();
+      spans.front().num_observed = spans.front().num_rows;
       spans.front().observed_stride = static_cast<std::int64_t>(observed->shape(2));
     }
     nanobind::gil_scoped_release release;

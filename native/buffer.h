@@ -2,13 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
-#include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "memory.h"
 
 namespace glimpse {
 
@@ -28,26 +24,20 @@ class Buffer {
   }
 
  private:
-  struct Free {
-    void operator()(T* p) const { std::free(p); }
+  struct GiveBack {
+    std::size_t size;  // bytes
+    void operator()(T* p) const { give_back({p, size}); }
   };
+  using Owner = std::unique_ptr<T, GiveBack>;
 
-  static T* allocate(std::size_t size) {
-    constexpr std::size_t kLine = 64, kPage = std::size_t{1} << 21;
-    if (size == 0) return nullptr;
-    const std::size_t bytes = size * sizeof(T);
-    const std::size_t unit = bytes < kPage ? kLine : kPage;
-    void* p = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
-    if (p == nullptr) throw std::bad_alloc();
-#if defined(__linux__)
-    // A pass reads all of it: large pages spare most of the address translation.
-    if (unit == kPage) madvise(p, (bytes + unit - 1) / unit * unit, MADV_HUGEPAGE);
-#endif
-    return static_cast<T*>(p);
+  static Owner allocate(std::size_t size) {
+    if (size == 0) return Owner(nullptr, {0});
+    const Piece piece = take_memory(size * sizeof(T));
+    return Owner(static_cast<T*>(piece.data), {piece.size});
   }
 
   std::size_t size_ = 0;
-  std::unique_ptr<T, Free> data_;
+  Owner data_{nullptr, {0}};
 };
 
 }  // namespace glimpse

@@ -7,6 +7,7 @@ namespace glimpse {
 namespace {
 
 constexpr float kSlack = 0.7f;  // how far the last chosen score may fall from round to round
+constexpr std::int64_t kSampleStep = 16;
 constexpr float kWorst = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -44,12 +45,23 @@ void TopK::reserve(std::int64_t length) {
   values_.resize(length + 8);
 }
 
+// The score that the best of a few positions reach, as many in proportion.
+float TopK::guess_from_sample(const float* scores, std::int64_t begin, std::int64_t end,
+                              std::int64_t count) {
+  std::int64_t size = 0;
+  for (std::int64_t i = begin; i < end; i += kSampleStep)
+    values_[size++] = scores[i] > kWorst ? scores[i] : kWorst;
+  return kernels_.nth_highest(values_.data(), size,
+                              std::min(size, count / kSampleStep + 1));
+}
+
 void TopK::choose(const float* scores, std::int64_t begin, std::int64_t end, std::int64_t count,
                   float& guess, PositionSet& chosen) {
   if (count == 0) return;
   const auto collect = [&](float least) {
     return kernels_.collect(scores, begin, end, least, positions_.data(), values_.data());
   };
+  if (guess <= 0.0f) guess = guess_from_sample(scores, begin, end, count);
   std::int64_t found = collect(kSlack * guess);
   if (found < count) found = collect(kWorst);
   const float last = guess = kernels_.nth_highest(values_.data(), found, count);

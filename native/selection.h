@@ -61,6 +61,9 @@ class TopK {
               float& guess, PositionSet& chosen);
 
  private:
+  float guess_from_sample(const float* scores, std::int64_t begin, std::int64_t end,
+                          std::int64_t count);
+
   const SelectionKernels& kernels_;
   std::vector<std::int32_t> positions_;
   std::vector<float> values_;

@@ -71,9 +71,9 @@ struct i16x16 {
 // c + the dot product of each pair.
 GLIMPSE_INLINE i32x8 dot(i16x16 a, i16x16 b, i32x8 c) {
 #if GLIMPSE_SIMD_AVX2
-  c.v = c.v + (Ints)_mm256_madd_epi16((__m256i)a.v, (__m256i)b.v);
-  // Pins the sum to a register here: left alone, GCC adds late and spills what it has to keep.
-  asm("" : "+x"(c.v));
+  const __m256i products = _mm256_madd_epi16((__m256i)a.v, (__m256i)b.v);
+  // Added in place: left alone, GCC adds late, spills what it has to keep and copies each sum.
+  asm("vpaddd %1, %0, %0" : "+x"(c.v) : "x"(products));
   return c;
 #else
   const Ints x = (Ints)a.v, y = (Ints)b.v;

@@ -7,14 +7,11 @@
 namespace glimpse {
 namespace {
 
-constexpr int kMaxObservedRows = 32;  // more are not worth their memory
+constexpr int kMaxObservedRows = 32;  // of more, those in the window alone are observed
 constexpr int kSpareQueries = 48;     // a rollback of up to so many rows loses none that are needed
 constexpr int kBucketsPerWindow = 4;
 constexpr int kStrideStep = 1024;     // a bucket's memory serves many rounds
-
-void add_to(float* sums, const float* added, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) sums[i] += added[i];
-}
+constexpr int kMaxSources = 8;        // buckets summed at a time
 
 }  // namespace
 
@@ -22,6 +19,7 @@ WindowStatistics::WindowStatistics(const KVShape& shape, int window, Isa isa, Th
     : shape_(shape),
       window_(window),
       kernels_(attention_kernels(isa)),
+      statistics_kernels_(statistics_kernels(isa)),
       pool_(pool),
       queries_(shape, window + kSpareQueries) {}
 
@@ -31,24 +29,38 @@ void WindowStatistics::begin(Span& span, bool is_observed) {
   commit(span.start);
   queries_.begin(span.start, span.num_rows);
   span.queries = &queries_;
-  if (!is_observed || span.num_rows > kMaxObservedRows) return;
+  const bool is_long = span.num_rows > kMaxObservedRows;
+  if (!is_observed || (is_long && window_ > kMaxObservedRows)) return;
+  // A long pass is a prefill, of which nobody takes back a few rows: one sum will do.
+  span.num_observed = is_long ? window_ : span.num_rows;
+  span.keeps_all_sums = !is_long;
   span.observed_stride = round_up(span.end(), kKeyBlock);
-  span.observed = pending_.at_least(std::int64_t{shape_.num_heads()} * span.num_rows *
-                                    span.observed_stride);
+  const std::int64_t num_sums = is_long ? 1 : span.num_observed;
+  span.observed = pending_.sums.at_least(shape_.num_heads() * num_sums * span.observed_stride);
 }
 
 void WindowStatistics::end(const Span& span) {
   if (span.observed == nullptr) return;
-  pending_start_ = span.start;
-  pending_stride_ = span.observed_stride;
-  pending_rows_ = span.num_rows;
+  pending_.start = span.end() - span.num_observed;
+  pending_.stride = span.observed_stride;
+  pending_.num_rows = span.num_observed;
+  pending_.num_sums = span.keeps_all_sums ? span.num_observed : 1;
 }
 
 void WindowStatistics::commit(std::int64_t length) {
   while (!buckets_.empty() && buckets_.back().end > length) drop_last();
-  const std::int64_t end = std::min(length, pending_start_ + pending_rows_);
-  if (pending_rows_ > 0 && pending_start_ < end) add(pending_start_, end);
-  pending_rows_ = 0;
+  const std::int64_t end = std::min(length, pending_.end());
+  if (pending_.has(end)) add(pending_, end);
+  pending_.num_rows = 0;
+}
+
+bool WindowStatistics::Pending::has(std::int64_t end) const {
+  return start < end && end <= this->end() && (num_sums == num_rows || end == this->end());
+}
+
+const float* WindowStatistics::Pending::head(int number, std::int64_t end) const {
+  const std::int64_t row = num_sums - 1 - (this->end() - end);
+  return sums.data() + (number * num_sums + row) * stride;
 }
 
 // ------------------------------------------------------------------------------------- buckets
@@ -75,7 +87,8 @@ void WindowStatistics::drop_last() {
 }
 
 // Appends pending rows; small neighbours share a bucket, and what the window has left is dropped.
-void WindowStatistics::add(std::int64_t start, std::int64_t end) {
+void WindowStatistics::add(const Pending& pending, std::int64_t end) {
+  const std::int64_t start = pending.start;
   if (!buckets_.empty() && buckets_.back().end != start)
     while (!buckets_.empty()) drop_last();
   const bool joins =
@@ -84,18 +97,13 @@ void WindowStatistics::add(std::int64_t start, std::int64_t end) {
   if (!joins) buckets_.push_back(bucket(start, end));
   Bucket& last = buckets_.back();
   last.end = end;
-  const std::int64_t known = joins ? start : 0;
-  pool_.run(shape_.num_heads(), [&](int number) { sum_rows(known, last, number); });
+  pool_.run(shape_.num_heads(), [&](int number) {
+    float* const sums = last.head(number);
+    const float* const sources[] = {joins ? sums : nullptr, pending.head(number, end)};
+    const std::int64_t sizes[] = {start, end};
+    statistics_kernels_.add(sources + !joins, sizes + !joins, 1 + joins, sums);
+  });
   while (buckets_.size() > 1 && buckets_[1].start <= end - window_) drop_first();
-}
-
-// Adds the pending rows that stay to a bucket with sums for `known` keys.
-void WindowStatistics::sum_rows(std::int64_t known, const Bucket& to, int number) const {
-  float* sums = to.head(number);
-  std::fill(sums + known, sums + to.end, 0.0f);
-  for (std::int64_t row = 0; pending_start_ + row < to.end; ++row)
-    add_to(sums, pending_.data() + (number * pending_rows_ + row) * pending_stride_,
-           pending_start_ + row + 1);
 }
 
 void WindowStatistics::prepare(const KVStore& kv, int window, std::int64_t length) {
@@ -111,14 +119,32 @@ void WindowStatistics::prepare(const KVStore& kv, int window, std::int64_t lengt
 }
 
 void WindowStatistics::scores(int number, float* out) const {
-  const Bucket& last = buckets_.back();
-  std::copy(last.head(number), last.head(number) + last.end, out);
-  for (std::size_t i = first_covering_; i + 1 < buckets_.size(); ++i)
-    add_to(out, buckets_[i].head(number), buckets_[i].end);
+  const float* sources[kMaxSources];
+  std::int64_t sizes[kMaxSources];
+  int count = 0;
+  for (std::size_t i = first_covering_; i < buckets_.size(); ++i) {
+    if (count == kMaxSources) {
+      statistics_kernels_.add(sources, sizes, count, out);
+      sources[0] = out;
+      sizes[0] = sizes[count - 1];
+      count = 1;
+    }
+    sources[count] = buckets_[i].head(number);
+    sizes[count++] = buckets_[i].end;
+  }
+  statistics_kernels_.add(sources, sizes, count, out);
 }
 
 void WindowStatistics::copy_from(const WindowStatistics* other, std::int64_t length) {
   queries_.copy_from(other == nullptr ? nullptr : &other->queries_, length);
+  if (other == nullptr) return;
+  for (const Bucket& from : other->buckets_) {
+    if (from.end > length) break;
+    buckets_.push_back(bucket(from.start, from.end));
+    for (int number = 0; number < shape_.num_heads(); ++number)
+      std::copy_n(from.head(number), from.end, buckets_.back().head(number));
+  }
+  if (other->pending_.has(length)) add(other->pending_, length);
 }
 
 // ---------------------------------------------------------------------------- from the queries
@@ -188,8 +214,7 @@ void WindowStatistics::sum_tile(const QueryTile& tile, float* scratch, float* ou
     for (int i = 0; i < n; ++i)
       shares[i] = kernels_.share(part(split).largest[i], largest[i], totals[i]);
     const std::int64_t seen = std::min<std::int64_t>(kSplit, num_keys - split * kSplit);
-    kernels_.sum_weights(weights(split), shares, n, static_cast<int>(seen), true,
-                         out + split * kSplit);
+    kernels_.sum_weights(weights(split), shares, n, static_cast<int>(seen), out + split * kSplit);
   }
 }
 

@@ -1,9 +1,9 @@
 // Attention that the last committed queries of a sequence paid to each position.
 //
-// Two sources. Attention of observed rows is kept until it is known which rows stay, and then
-// summed into buckets of neighbouring rows. And the last queries themselves are kept, from which
-// the sums are computed afresh when buckets do not cover the window: after prefill, plain
-// decoding, a fork or a rollback.
+// Two sources. Attention of observed rows is kept, summed after each row, until it is known which
+// rows stay; that sum then goes into a bucket of neighbouring rows. And the last queries themselves
+// are kept, from which the sums are computed afresh when buckets do not cover the window: after
+// plain decoding or a rollback.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "attention.h"
 #include "buffer.h"
 #include "isa.h"
+#include "kernels/statistics.h"
 #include "kv.h"
 #include "queries.h"
 #include "threads.h"
@@ -39,7 +40,7 @@ class WindowStatistics {
   // What was prepared, of one layer and KV head: out [length].
   void scores(int number, float* out) const;
 
-  // Takes what queries `other` holds of the first `length` positions; null holds none.
+  // Takes what `other` holds of the first `length` positions; null holds nothing.
   void copy_from(const WindowStatistics* other, std::int64_t length);
 
  private:
@@ -51,11 +52,22 @@ class WindowStatistics {
     float* head(int number) const { return sums.data() + number * stride; }
   };
 
+  // Attention of observed rows that are not known to stay: [num_heads, num_sums, stride].
+  struct Pending {
+    Buffer<float> sums;
+    std::int64_t start = 0, stride = 0;
+    int num_rows = 0, num_sums = 0;  // after each of the rows, or after the last alone
+
+    std::int64_t end() const { return start + num_rows; }
+    bool has(std::int64_t end) const;
+    // The sum of the rows before `end`.
+    const float* head(int number, std::int64_t end) const;
+  };
+
   Bucket bucket(std::int64_t start, std::int64_t end);
   void drop_first();
   void drop_last();
-  void add(std::int64_t start, std::int64_t end);
-  void sum_rows(std::int64_t known, const Bucket& to, int number) const;
+  void add(const Pending& pending, std::int64_t end);
   Bucket recompute(const KVStore& kv, std::int64_t start, std::int64_t length);
   void recompute_head(const KVStore& kv, const Bucket& to, int number, float* scratch) const;
   void sum_tile(const QueryTile& tile, float* scratch, float* out) const;
@@ -63,15 +75,13 @@ class WindowStatistics {
   const KVShape shape_;
   const int window_;
   const AttentionKernels& kernels_;
+  const StatisticsKernels& statistics_kernels_;
   ThreadPool& pool_;
   QueryRing queries_;
   std::deque<Bucket> buckets_;
   std::size_t first_covering_ = 0;  // bucket, filled by `prepare`
   std::vector<Buffer<float>> spare_;
-  // Attention of observed rows [num_heads, pending_rows_, pending_stride_].
-  Buffer<float> pending_;
-  std::int64_t pending_start_ = 0, pending_stride_ = 0;
-  int pending_rows_ = 0;
+  Pending pending_;
 };
 
 }  // namespace glimpse

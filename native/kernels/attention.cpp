@@ -120,11 +120,10 @@ float share(float part_largest, float all_largest, float all_total) {
 }
 
 void sum_weights(const float* weights, const float* shares, int num_queries, int num_keys,
-                 bool adds, float* out) {
+                 float* out) {
   for (int key = 0; key < num_keys; key += kKeyBlock) {
     f32x8 sums[2];
-    for (int v = 0; v < 2; ++v)
-      sums[v] = adds ? f32x8::load(out + key + v * kLanes) : f32x8::zero();
+    for (int v = 0; v < 2; ++v) sums[v] = f32x8::load(out + key + v * kLanes);
     for (int i = 0; i < num_queries; ++i)
       for (int v = 0; v < 2; ++v)
         sums[v] = fma(f32x8::load(weights + i * kSplit + key + v * kLanes),

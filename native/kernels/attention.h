@@ -48,10 +48,10 @@ struct AttentionKernels {
   void (*finish)(float total, const float* values, int head_dim, float* out);
   // What turns a query's weights of a split into its softmax.
   float (*share)(float part_largest, float all_largest, float all_total);
-  // out[key] = (adds ? out[key] : 0) + sum over queries of weights[query][key] * shares[query],
-  // for num_keys rounded up to kKeyBlock.
+  // out[key] += sum over queries of weights[query][key] * shares[query], for num_keys rounded up
+  // to kKeyBlock.
   void (*sum_weights)(const float* weights, const float* shares, int num_queries, int num_keys,
-                      bool adds, float* out);
+                      float* out);
 };
 
 GLIMPSE_KERNEL_TABLE(AttentionKernels, attention_kernels)

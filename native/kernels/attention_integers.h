@@ -18,7 +18,7 @@ template <class T>
 class IntegerProducts {
  public:
   // packed: [group][key_stride / 2][queries of the group][2] shorts, then a scale per query. No
-  // query is longer than kLongest as a vector, so no dot product is above kLongest^2 < 2^31.
+  // query is longer than about kLongest as a vector, so no dot product is near 2^31.
   static void pack(const float* const* queries, int num_queries, int head_dim, float scale,
                    float* packed) {
     const int stride = key_stride(head_dim);
@@ -27,12 +27,11 @@ class IntegerProducts {
       const int begin = groups.begin(group), size = groups.size(group);
       std::int16_t* to = shorts(packed) + begin * stride;
       for (int i = 0; i < size; ++i) {
-        const float* q = queries[begin + i];
-        const Scale s = scale_to(length(q, head_dim), kLongest);
-        scales(packed, num_queries, stride)[begin + i] = s.scale * scale;
-        for (int d = 0; d < stride; ++d)
-          to[(d / 2 * size + i) * 2 + d % 2] =
-              d < head_dim ? static_cast<std::int16_t>(std::lrintf(q[d] * s.inverse)) : 0;
+        alignas(32) std::int16_t rounded[kMaxHeadDim];
+        scales(packed, num_queries, stride)[begin + i] =
+            scale * round_query(queries[begin + i], head_dim, rounded);
+        for (int d = 0; d < stride; d += 2)
+          std::copy_n(rounded + d, 2, to + (d / 2 * size + i) * 2);
       }
     }
   }
@@ -90,6 +89,19 @@ class IntegerProducts {
   template <class F>
   static F* scales(F* packed, int num_queries, int stride) {
     return packed + num_queries * stride / 2;
+  }
+
+  // A query as shorts, zeros beyond its end. Returns their scale.
+  static float round_query(const float* query, int head_dim, std::int16_t* rounded) {
+    alignas(32) float padded[kMaxHeadDim] = {};
+    std::copy_n(query, head_dim, padded);
+    f32x8 squares = f32x8::zero();
+    for (int d = 0; d < head_dim; d += kLanes)
+      squares = fma(f32x8::load(padded + d), f32x8::load(padded + d), squares);
+    const Scale s = scale_to(std::sqrt(sum(squares)), kLongest);
+    for (int d = 0; d < head_dim; d += kLanes)
+      store_i16(round_to_int(f32x8::load(padded + d) * f32x8::set1(s.inverse)), rounded + d);
+    return s.scale;
   }
 
   // Q queries against a block of keys: q [stride / 2][Q][2], scores [Q][kSplit].

@@ -41,7 +41,7 @@ def read(
             )
         if handle is None:
             handle = runner.open(max(capacity, len(prompt_ids)), statistics)
-        _fill(runner, handle, prompt_ids[:-1], progress)
+        _fill(runner, handle, prompt_ids[:-1], statistics.window, progress)
     except BaseException:
         if handle is not None:
             runner.close(handle)
@@ -50,12 +50,20 @@ def read(
 
 
 def _fill(
-    runner: Runner, handle: int, token_ids: SequenceOf[int], progress: Progress | None
+    runner: Runner,
+    handle: int,
+    token_ids: SequenceOf[int],
+    window: int,
+    progress: Progress | None,
 ) -> None:
     start = runner.length(handle)
     while start < len(token_ids):
         stop = min(len(token_ids), (start // CHUNK_SIZE + 1) * CHUNK_SIZE)
-        runner.forward(RaggedBatch([Segment(handle, token_ids[start:stop], num_logits=0)]))
+        # The last rows' attention ranks the first glimpse. A last chunk shorter than the window
+        # leaves that to their queries.
+        is_observed = stop == len(token_ids) and 0 < window <= stop - start
+        chunk = Segment(handle, token_ids[start:stop], 0, is_observed)
+        runner.forward(RaggedBatch([chunk]))
         start = stop
         if progress is not None:
             progress(stop, len(token_ids))

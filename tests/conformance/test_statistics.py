@@ -16,7 +16,7 @@ def last_rows(bench: Bench, text: list[int], num_rows: int) -> Tensor:
 
 
 def is_close(bench: Bench, a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=bench.rounding)
+    return a.shape == b.shape and torch.allclose(a, b, **bench.score_tolerance)
 
 
 def check(bench: Bench, handle: int, text: list[int], max_extra: int = 0) -> None:
@@ -27,7 +27,9 @@ def check(bench: Bench, handle: int, text: list[int], max_extra: int = 0) -> Non
     matching = [n for n in counts if is_close(bench, scores, last_rows(bench, text, n))]
     assert matching, "not the sum of the last rows of any count"
     close_sum = scores.sum(2) / bench.config.group_size
-    torch.testing.assert_close(close_sum, torch.full_like(close_sum, matching[0]))
+    torch.testing.assert_close(
+        close_sum, torch.full_like(close_sum, matching[0]), **bench.score_tolerance
+    )
 
 
 @pytest.mark.parametrize("length", [1, 3, WINDOW, 9, 80])
@@ -103,7 +105,7 @@ def test_a_rollback_equals_a_run_without_the_rows(bench: Bench) -> None:
         verify(bench, first, text, drafted, 3)
         verify(bench, second, same, drafted[:3], 3)
     scores = [bench.runner.attention_scores(handle, WINDOW) for handle in (first, second)]
-    torch.testing.assert_close(*scores)
+    torch.testing.assert_close(*scores, **bench.score_tolerance)
 
 
 @pytest.mark.parametrize("length", [59, 40, 30])

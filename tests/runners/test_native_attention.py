@@ -16,6 +16,7 @@ KV_DTYPES = ["float32", "float16", "int16", "int8"]
 # Query heads, KV heads, head size: groups of 1 to 16, sizes with and without a remainder.
 SHAPES = [(9, 3, 64), (5, 1, 6), (14, 2, 80), (12, 1, 128), (2, 2, 96), (16, 1, 256), (3, 3, 10)]
 LENGTH = 530  # more than two splits of the keys
+HALF_PRECISION = 2**-11  # largest relative rounding of what attention statistics are kept in
 
 
 @dataclass
@@ -207,7 +208,7 @@ def test_a_cache_grows_by_doubling() -> None:
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 @pytest.mark.parametrize("num_rows", [1, 5, 32])
-def test_observed_attention_is_the_softmax(num_rows: int, kv_dtype: str) -> None:
+def test_observed_attention_is_the_softmax_summed_over_rows(num_rows: int, kv_dtype: str) -> None:
     case = Case(14, 2, 80)
     attention = case.attention(kv_dtype, threads=2)
     start = LENGTH - num_rows
@@ -217,12 +218,15 @@ def test_observed_attention_is_the_softmax(num_rows: int, kv_dtype: str) -> None
     observed = torch.full((2, num_rows, 544), torch.nan)
     out = case.read(attention, cache, start, LENGTH, observed)
     assert torch.equal(out, case.read(attention, plain, start, LENGTH))
-    exact = case.weights(kv_dtype, torch.float64)[:, start:].unflatten(0, (2, 7)).sum(1)
+    exact = case.weights(kv_dtype, torch.float64)[:, start:].unflatten(0, (2, 7)).sum(1).cumsum(1)
     tolerance = {"int8": 1e-3, "int16": 1e-4}.get(kv_dtype, 1e-5)
     for row in range(num_rows):
         seen = start + row + 1
         torch.testing.assert_close(
-            observed[:, row, :seen].double(), exact[:, row, :seen], rtol=tolerance, atol=tolerance
+            observed[:, row, :seen].double(),
+            exact[:, row, :seen],
+            rtol=tolerance + HALF_PRECISION,
+            atol=tolerance,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,6 +60,25 @@ def test_a_forked_process_makes_its_own_threads() -> None:
         os._exit(0 if torch.equal(logits_of(runner), expected) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert torch.equal(logits_of(runner), expected)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_sequences_one_after_the_other_need_the_memory_of_one() -> None:
+    config = replace(CONFIG, max_seq_len=400_000)
+    runner = NativeRunner(config, tiny_tensors(config).items(), threads=1, kv_dtype="float32")
+    after = []
+    for _ in range(12):
+        handle = runner.open(300_000)  # 34 MB
+        runner.forward(RaggedBatch([Segment(handle, TEXT, 0)]))
+        child = runner.fork(handle, len(TEXT), capacity=300_000)
+        runner.close(handle)
+        runner.close(child)
+        after.append(resident_bytes())
+    assert after[-1] - after[1] < 10_000_000
 
 
 def test_python_threads_take_turns() -> None:
