@@ -6,7 +6,9 @@
 
 namespace glimpse {
 
-enum class Isa { avx2, portable };
+// Each has all of the next. `avx512` are the AVX2 kernels with twice the registers, and products of
+// integers that add up in one instruction (VNNI); vectors stay 256 bits wide, and so do results.
+enum class Isa { avx512, avx2, portable };
 
 std::string_view isa_name(Isa isa);
 
@@ -23,16 +25,23 @@ IsaChoice choose_isa(std::string_view wanted);
 
 // Declares `const Type& name(Isa)`, which picks the table of function pointers that the kernel file
 // defines as `const Type& GLIMPSE_ISA::name()`. Used inside namespace glimpse, outside any other.
-#ifdef GLIMPSE_HAS_AVX2
-#define GLIMPSE_KERNEL_TABLE(Type, name)                       \
-  namespace avx2 {                                             \
-  const Type& name();                                          \
-  }                                                            \
-  namespace portable {                                         \
-  const Type& name();                                          \
-  }                                                            \
-  inline const Type& name(Isa isa) {                           \
-    return isa == Isa::avx2 ? avx2::name() : portable::name(); \
+#ifdef GLIMPSE_HAS_X86
+#define GLIMPSE_KERNEL_TABLE(Type, name)         \
+  namespace avx512 {                             \
+  const Type& name();                            \
+  }                                              \
+  namespace avx2 {                               \
+  const Type& name();                            \
+  }                                              \
+  namespace portable {                           \
+  const Type& name();                            \
+  }                                              \
+  inline const Type& name(Isa isa) {             \
+    switch (isa) {                               \
+      case Isa::avx512: return avx512::name();   \
+      case Isa::avx2: return avx2::name();       \
+      default: return portable::name();          \
+    }                                            \
   }
 #else
 #define GLIMPSE_KERNEL_TABLE(Type, name) \

@@ -13,6 +13,12 @@
 #define GLIMPSE_SIMD_AVX2 0
 #endif
 
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+#define GLIMPSE_SIMD_VNNI 1
+#else
+#define GLIMPSE_SIMD_VNNI 0
+#endif
+
 #define GLIMPSE_INLINE inline __attribute__((always_inline))
 
 namespace glimpse::GLIMPSE_ISA {
@@ -70,7 +76,9 @@ struct i16x16 {
 
 // c + the dot product of each pair.
 GLIMPSE_INLINE i32x8 dot(i16x16 a, i16x16 b, i32x8 c) {
-#if GLIMPSE_SIMD_AVX2
+#if GLIMPSE_SIMD_VNNI
+  return {(Ints)_mm256_dpwssd_epi32((__m256i)c.v, (__m256i)a.v, (__m256i)b.v)};
+#elif GLIMPSE_SIMD_AVX2
   const __m256i products = _mm256_madd_epi16((__m256i)a.v, (__m256i)b.v);
   // Added in place: left alone, GCC adds late, spills what it has to keep and copies each sum.
   asm("vpaddd %1, %0, %0" : "+x"(c.v) : "x"(products));

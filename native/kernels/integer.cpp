@@ -27,6 +27,31 @@ GLIMPSE_INLINE __m256i broadcast32(const void* from) {
 // Pins a sum to a register here: left alone, GCC adds late and spills what it has to keep.
 GLIMPSE_INLINE void pin(__m256i& x) { asm("" : "+x"(x)); }
 
+#if GLIMPSE_SIMD_VNNI
+
+// Values of 4 bits times `x` [R][32].
+template <int R>
+GLIMPSE_INLINE void dot_nibbles(const std::uint8_t* weights, const std::int8_t* x,
+                                std::int64_t stride, i32x8 (&sums)[R]) {
+  const __m256i low_half = _mm256_set1_epi8(15);
+  __m256i total[R];
+  for (int r = 0; r < R; ++r) total[r] = _mm256_setzero_si256();
+#pragma GCC unroll 4
+  for (int step = 0; step < 4; ++step) {
+    const __m256i packed = load256(weights + 32 * step);
+    const __m256i low = _mm256_and_si256(packed, low_half);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low_half);
+    for (int r = 0; r < R; ++r) {
+      const std::int8_t* at = x + r * stride + 4 * step;
+      total[r] = _mm256_dpbusd_epi32(total[r], low, broadcast32(at));
+      total[r] = _mm256_dpbusd_epi32(total[r], high, broadcast32(at + 16));
+    }
+  }
+  for (int r = 0; r < R; ++r) sums[r] = {(Ints)total[r]};
+}
+
+#else
+
 // Values of 4 bits times `x` [R][32]. Sixteen products of at most 15 * 127 fit into 16 bits.
 template <int R>
 GLIMPSE_INLINE void dot_nibbles(const std::uint8_t* weights, const std::int8_t* x,
@@ -48,6 +73,8 @@ GLIMPSE_INLINE void dot_nibbles(const std::uint8_t* weights, const std::int8_t* 
   }
   for (int r = 0; r < R; ++r) sums[r] = {(Ints)_mm256_madd_epi16(partial[r], ones)};
 }
+
+#endif
 
 #else
 
