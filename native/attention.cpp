@@ -208,7 +208,7 @@ void Attention::observe(const Rows& rows, const Sums& sums) const {
   const Span& span = plan.span;
   const std::int64_t number = std::int64_t{rows.layer} * shape_.num_kv_heads + sums.kv_head;
   const int num_sums = span.keeps_all_sums ? span.num_rows : 1;
-  float* const out = span.observed + number * num_sums * span.observed_stride;
+  std::uint16_t* const out = span.observed + number * num_sums * span.observed_stride;
   std::vector<int> visible(span.num_rows);
   for (std::int64_t split = sums.split; split < sums.end_split; ++split) {
     const std::int64_t first = split * kSplit, i = at(plan, sums.kv_head, split, 0);

@@ -23,8 +23,9 @@ struct Span {
   int num_rows;
   QueryRing* queries = nullptr;  // keeps the last rows' queries
   // Takes the attention of the last `num_observed` rows, each row's added to that of those before
-  // it: [num_layers, num_kv_heads, num_observed, observed_stride], or the last sum alone.
-  float* observed = nullptr;
+  // it, in half precision: [num_layers, num_kv_heads, num_observed, observed_stride], or the last
+  // sum alone.
+  std::uint16_t* observed = nullptr;
   std::int64_t observed_stride = 0;
   int num_observed = 0;
   bool keeps_all_sums = true;

@@ -28,6 +28,7 @@ namespace glimpse {
 class LoneAttention {
  public:
   using Array = nanobind::ndarray<float, nanobind::c_contig, nanobind::device::cpu>;
+  using Halves = nanobind::ndarray<std::uint16_t, nanobind::c_contig, nanobind::device::cpu>;
 
   LoneAttention(int num_query_heads, int num_kv_heads, int head_dim, KVType type, Isa isa,
                 int num_threads)
@@ -39,9 +40,9 @@ class LoneAttention {
 
   // Rows [num_rows, heads, head_dim] of several caches, each (cache, length, number of rows);
   // `observed` takes [num_kv_heads, num_rows, stride] where there is one cache: a row's attention
-  // and that of all before it.
+  // and that of all before it, as the bits of halves.
   void attend(const std::vector<std::tuple<KVStore*, std::int64_t, int>>& parts, Array q, Array k,
-              Array v, Array out, std::optional<Array> observed) {
+              Array v, Array out, std::optional<Halves> observed) {
     std::vector<Span> spans;
     for (const auto& [cache, length, num_rows] : parts) {
       cache->reserve(length + num_rows, length, kNoLimit);

@@ -8,6 +8,8 @@ namespace glimpse {
 namespace {
 
 constexpr int kMaxObservedRows = 32;  // of more, those in the window alone are observed
+constexpr int kUsualRows = 17;        // of a pass that verifies a long draft
+constexpr int kSpareShare = 16;       // a text may grow by this share before memory is touched anew
 constexpr int kSpareQueries = 48;     // a rollback of up to so many rows loses none that are needed
 constexpr int kBucketsPerWindow = 4;
 constexpr int kStrideStep = 1024;     // a bucket's memory serves many rounds
@@ -35,8 +37,17 @@ void WindowStatistics::begin(Span& span, bool is_observed) {
   span.num_observed = is_long ? window_ : span.num_rows;
   span.keeps_all_sums = !is_long;
   span.observed_stride = round_up(span.end(), kKeyBlock);
+  if (is_long) pending_.reserve(shape_.num_heads() * kUsualRows * span.observed_stride);
   const std::int64_t num_sums = is_long ? 1 : span.num_observed;
   span.observed = pending_.sums.at_least(shape_.num_heads() * num_sums * span.observed_stride);
+}
+
+// Memory for passes to come, touched while a prompt is read rather than while somebody waits for
+// the next token.
+void WindowStatistics::Pending::reserve(std::size_t size) {
+  if (size <= sums.size()) return;
+  sums = Buffer<std::uint16_t>(size + size / kSpareShare);
+  std::fill_n(sums.data(), sums.size(), 0);
 }
 
 void WindowStatistics::end(const Span& span) {
@@ -58,7 +69,7 @@ bool WindowStatistics::Pending::has(std::int64_t end) const {
   return start < end && end <= this->end() && (num_sums == num_rows || end == this->end());
 }
 
-const float* WindowStatistics::Pending::head(int number, std::int64_t end) const {
+const std::uint16_t* WindowStatistics::Pending::head(int number, std::int64_t end) const {
   const std::int64_t row = num_sums - 1 - (this->end() - end);
   return sums.data() + (number * num_sums + row) * stride;
 }
@@ -98,10 +109,8 @@ void WindowStatistics::add(const Pending& pending, std::int64_t end) {
   Bucket& last = buckets_.back();
   last.end = end;
   pool_.run(shape_.num_heads(), [&](int number) {
-    float* const sums = last.head(number);
-    const float* const sources[] = {joins ? sums : nullptr, pending.head(number, end)};
-    const std::int64_t sizes[] = {start, end};
-    statistics_kernels_.add(sources + !joins, sizes + !joins, 1 + joins, sums);
+    statistics_kernels_.append(pending.head(number, end), end, joins ? start : 0,
+                               last.head(number));
   });
   while (buckets_.size() > 1 && buckets_[1].start <= end - window_) drop_first();
 }

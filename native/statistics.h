@@ -52,16 +52,18 @@ class WindowStatistics {
     float* head(int number) const { return sums.data() + number * stride; }
   };
 
-  // Attention of observed rows that are not known to stay: [num_heads, num_sums, stride].
+  // Attention of observed rows that are not known to stay, in half precision: [num_heads, num_sums,
+  // stride].
   struct Pending {
-    Buffer<float> sums;
+    Buffer<std::uint16_t> sums;
     std::int64_t start = 0, stride = 0;
     int num_rows = 0, num_sums = 0;  // after each of the rows, or after the last alone
 
     std::int64_t end() const { return start + num_rows; }
+    void reserve(std::size_t size);
     bool has(std::int64_t end) const;
     // The sum of the rows before `end`.
-    const float* head(int number, std::int64_t end) const;
+    const std::uint16_t* head(int number, std::int64_t end) const;
   };
 
   Bucket bucket(std::int64_t start, std::int64_t end);

@@ -28,7 +28,11 @@ void add_row(const std::uint16_t* weights, const float* shares, int group_size, 
     }
 }
 
-void sum_rows(const SplitRows& rows, int num_keys, bool keeps_all, float* out,
+void store_sums(const float* sums, std::int64_t size, std::uint16_t* out) {
+  for (std::int64_t i = 0; i < size; i += kLanes) store_f16(f32x8::load(sums + i), out + i);
+}
+
+void sum_rows(const SplitRows& rows, int num_keys, bool keeps_all, std::uint16_t* out,
               std::int64_t stride) {
   alignas(64) float sums[kSplit] = {};
   const std::int64_t size = round_up(num_keys, kKeyBlock);
@@ -36,9 +40,21 @@ void sum_rows(const SplitRows& rows, int num_keys, bool keeps_all, float* out,
     const int first = row * rows.group_size;
     add_row(rows.weights + first * kSplit, rows.shares + first, rows.group_size,
             rows.visible[row], sums);
-    if (keeps_all) std::copy(sums, sums + size, out + row * stride);
+    if (keeps_all) store_sums(sums, size, out + row * stride);
   }
-  if (!keeps_all) std::copy(sums, sums + size, out);
+  if (!keeps_all) store_sums(sums, size, out);
+}
+
+void append(const std::uint16_t* added, std::int64_t size, std::int64_t known, float* sums) {
+  std::fill(sums + known, sums + size, 0.0f);
+  const std::int64_t whole = size / kLanes * kLanes;
+  for (std::int64_t i = 0; i < whole; i += kLanes)
+    (f32x8::load(sums + i) + f32x8::load_f16(added + i)).store(sums + i);
+  if (whole == size) return;
+  std::uint16_t last[kLanes] = {};
+  std::copy(added + whole, added + size, last);
+  const f32x8 rest = f32x8::load_f16(last);
+  for (std::int64_t i = whole; i < size; ++i) sums[i] += rest[i - whole];
 }
 
 void add(const float* const* sources, const std::int64_t* sizes, int count, float* out) {
@@ -60,7 +76,7 @@ void add(const float* const* sources, const std::int64_t* sizes, int count, floa
 }  // namespace
 
 const StatisticsKernels& statistics_kernels() {
-  static constexpr StatisticsKernels kernels{keep, sum_rows, add};
+  static constexpr StatisticsKernels kernels{keep, sum_rows, append, add};
   return kernels;
 }
 

@@ -20,9 +20,11 @@ struct StatisticsKernels {
   // there, they pass through memory twice. `num_keys` is rounded up to kKeyBlock.
   void (*keep)(const float* weights, int num_queries, int num_keys, std::uint16_t* out);
   // out[row][key] = attention of the rows up to this one, summed over them and their queries; of
-  // the last row alone unless `keeps_all`. `num_keys` is rounded up to kKeyBlock.
-  void (*sum_rows)(const SplitRows&, int num_keys, bool keeps_all, float* out,
+  // the last row alone unless `keeps_all`. In half precision; `num_keys` is rounded up to kKeyBlock.
+  void (*sum_rows)(const SplitRows&, int num_keys, bool keeps_all, std::uint16_t* out,
                    std::int64_t stride);
+  // sums[i] = (i < known ? sums[i] : 0) + added[i] for i < size.
+  void (*append)(const std::uint16_t* added, std::int64_t size, std::int64_t known, float* sums);
   // out[i] = sum of sources[..][i], a source counting up to its size; sizes never fall.
   void (*add)(const float* const* sources, const std::int64_t* sizes, int count, float* out);
 };

@@ -31,8 +31,8 @@ FACTORIES: dict[str, Callable[[ModelConfig, dict[str, Tensor]], Runner]] = {
 WINDOW = 8
 _TOLERANCES = {torch.float64: (1e-7, 1e-7), torch.float32: (5e-4, 5e-4)}
 """Relative and absolute, by the precision that a runner computes in."""
-_SCORE_TOLERANCES = {"native": {"rtol": 2**-11, "atol": 1e-4}}
-"""Of attention statistics, by runner: native keeps a row's weights in half precision."""
+_SCORE_TOLERANCES = {"native": {"rtol": 2**-10, "atol": 1e-4}}
+"""Of attention statistics, by runner: native keeps weights, and sums of rows, in half precision."""
 
 
 def close(actual: Tensor, expected: Tensor) -> None:

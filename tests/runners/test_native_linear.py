@@ -10,8 +10,8 @@ from gguf import GGMLQuantizationType as Kind
 
 from glimpse.models import StoredTensor, dequantized_tensor, plain_tensor
 from glimpse.runners.native import _core
+from tests.runners.isa import ISAS
 
-ISAS = tuple(dict.fromkeys((_core.choose_isa("auto")[0], "portable")))
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 # Where a block of each kind has its half-precision scales, in units of two bytes.
 SCALES = {

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from glimpse.models import plain_tensor
-from glimpse.runners.native import _core
 from glimpse.runners.native.runner import NativeRunner
 from glimpse.types import GLIMPSE, IndexSpec, KVView, RaggedBatch, Segment
 from tests.conformance.tiny import SHAPES, NaiveDecoder, tiny_tensors
+from tests.runners.isa import ISAS
 
 CONFIG = SHAPES["everything"]
 TEXT = [1, 4, 9, 16, 25, 36, 2, 3, 5, 7]
@@ -32,15 +32,20 @@ def test_any_number_of_threads_gives_the_same_bits(threads: int) -> None:
     assert torch.equal(logits_of(a_runner(threads=threads)), logits_of(a_runner(threads=1)))
 
 
-@pytest.mark.parametrize("isa", [_core.choose_isa("auto")[0], "portable"])
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_instruction_set_is_right(isa: str) -> None:
     exact = NaiveDecoder(CONFIG, tiny_tensors(CONFIG))(TEXT).logits
     logits = logits_of(a_runner(isa=isa, kv_dtype="float32"))
     torch.testing.assert_close(logits.double(), exact, rtol=5e-4, atol=5e-4)
 
 
+def test_the_wider_instruction_sets_give_the_same_bits() -> None:
+    wide = [logits_of(a_runner(isa=isa)) for isa in ISAS if isa != "portable"]
+    assert all(torch.equal(logits, wide[0]) for logits in wide)
+
+
 def test_an_unknown_instruction_set_is_refused() -> None:
-    with pytest.raises(ValueError, match="isa='sse9': must be one of auto, avx2, portable"):
+    with pytest.raises(ValueError, match="isa='sse9': must be one of auto, avx512, avx2, portable"):
         a_runner(isa="sse9")
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
+Halves = np.ndarray[Any, np.dtype[np.uint16]]
+"""The bits of half precision numbers."""
 Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 class Matrix: ...
@@ -114,5 +116,5 @@ class Attention:
         k: Floats,
         v: Floats,
         out: Floats,
-        observed: Floats | None = None,
+        observed: Halves | None = None,
     ) -> None: ...
