@@ -12,7 +12,7 @@ Vector = tuple[float, float, float]
 
 PRIOR_ACCEPTANCE = 0.85
 """Of a token whose predecessors were accepted, before anything was seen."""
-PRIOR_WEIGHT = 8.0
+PRIOR_WEIGHT = 3.0
 """What that weighs, in tokens."""
 POSITION_WEIGHT = 20.0
 """What the rate over all positions weighs in that of one position, in tokens."""

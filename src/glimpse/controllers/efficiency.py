@@ -20,8 +20,10 @@ SURE = 3
 """Draft steps' costs observed before drafting is given up for what they cost."""
 LOOKAHEAD = 3
 """Further tokens looked at when one more alone does not pay (a verify pass may cost in steps)."""
+REST = 3
+"""Plain rounds after it was found that drafting does not pay, before that is asked again."""
 MAX_CREDIT = 2.0
-"""Plain rounds' worth of probing that can be saved up."""
+"""Plain rounds' worth of probing that can be saved up, or lost before drafting is given up."""
 
 
 @controllers.register
@@ -61,17 +63,23 @@ class Efficiency:
         )
         self._round: _Round | None = None
         self._is_on = False
+        self._loss = 0.0
+        """Expected seconds lost since drafting was thought to pay."""
         self._credit = 0.0
         self._is_encouraged = False
         """The latest round was a probe, and all that it drafted was accepted."""
+        self._resting: dict[int, int] = {}
+        """Plain rounds still to come of each handle before the next look."""
+        self._plain_s = 0.0
+        """Of a plain round, when last looked at."""
 
     def plan(self, sequences: SequenceOf[Sequence], costs: CostModel) -> list[int]:
+        if self._rests(sequences):
+            return [0] * len(sequences)
         profiles = [self._calibration.profile(sequence) for sequence in sequences]
         self._round = this = _Round(sequences, profiles, costs)
-        was_on = self._is_on
-        self._is_on = this.gain > (1 - self.hysteresis if was_on else 1 + self.hysteresis)
-        if was_on and not self._is_on:
-            self._credit = 0.0
+        self._plain_s = this.round_costs[0]
+        self._switch(this)
         if self._is_on:
             cap = self.max_k if costs.num_drafts(this.batch) else min(FIRST_CAP, self.max_k)
             caps = [cap if this.pays(profile, self.hysteresis) else 0 for profile in profiles]
@@ -80,6 +88,7 @@ class Efficiency:
             is_probing = is_unsure or self._affords(this) or self._is_encouraged
             caps = [this.best_k * is_probing] * this.batch
         this.num_drafting[0] = sum(cap > 0 for cap in caps)
+        self._resting = {} if any(caps) else dict.fromkeys(this.profiles, REST)
         return caps
 
     def keep_drafting(self, sequence: Sequence, draft: Draft) -> bool:
@@ -101,17 +110,42 @@ class Efficiency:
     def learn(self, outcomes: SequenceOf[Outcome], seconds: float) -> None:  # noqa: ARG002
         this, self._round = self._round, None
         if this is None:
+            if self._resting:
+                self._save(self.probe_share * self._plain_s)
             return
         planned = [outcome for outcome in outcomes if outcome.sequence.handle in this.profiles]
         if not self._is_on and planned:
-            limit = MAX_CREDIT * this.round_costs[0]
-            self._credit = min(limit, self._credit + self._saved(this, planned))
+            self._save(self._saved(this, planned))
         # Having paid for resuming, a probe goes on for as long as it does well.
         self._is_encouraged = this.could_pay and all(
             0 < len(outcome.draft) == outcome.num_accepted for outcome in planned
         )
         for outcome in planned:
             self._calibration.learn(outcome)
+
+    def _switch(self, this: _Round) -> None:
+        """Take up drafting where it pays; give it up once it has lost what resuming it would cost.
+
+        The second is the rule of a renter of skis, who buys when the rent paid equals the price:
+        whatever comes, it costs at most twice what it would have cost to know.
+        """
+        if not self._is_on:
+            self._is_on, self._loss = this.gain > 1 + self.hysteresis, 0.0
+            return
+        self._loss = max(0.0, self._loss + (1 - this.gain) * this.seconds(this.best_k))
+        limit = min(MAX_CREDIT * self._plain_s, this.resuming)
+        self._is_on = self._loss <= max(limit, self.hysteresis * self._plain_s)
+        if not self._is_on:
+            self._credit = 0.0
+
+    def _rests(self, sequences: SequenceOf[Sequence]) -> bool:
+        """Whether all of these were plain in the latest rounds, and nothing is to be asked yet."""
+        self._resting = {s.handle: self._resting.get(s.handle, 0) - 1 for s in sequences}
+        return min(self._resting.values()) >= 0
+
+    def _save(self, seconds: float) -> None:
+        """Add to the credit for probes, up to its limit in plain rounds."""
+        self._credit = min(MAX_CREDIT * self._plain_s, self._credit + seconds)
 
     def _affords(self, this: _Round) -> bool:
         """Whether there is credit for a probe. Full credit always buys one: what a probe is thought
