@@ -24,18 +24,19 @@ class Condition:
     name: str
     methods: Mapping[str, Method]
     sampling: Mapping[str, Any]
+    num_tokens: int = 7500
+    """Of the document, to which the question is added."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Conditions, each run on every example: ``num_tokens`` of document and a question."""
+    """Conditions, each run on every example: a document and a question."""
 
     name: str
     question: str
     """What it is to find out."""
     conditions: tuple[Condition, ...]
     examples: tuple[Example, ...] = LANGUAGE_REFERENCE
-    num_tokens: int = 7500
     max_tokens: int = 96
     repeats: int = 1
 
@@ -103,7 +104,23 @@ CONTROLLER = Experiment(
     repeats=2,
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER)}
+CONTEXTS = Experiment(
+    "contexts",
+    "Is SparseSpec-L slower than plain decoding at any length of context?",
+    tuple(
+        Condition(
+            f"{num_tokens} tokens",
+            {"sparsespec-l": sparse_self("verification", "efficiency")},
+            {"temperature": 0.0},
+            num_tokens,
+        )
+        for num_tokens in (256, 1024, 2048, 4096, 7500)
+    ),
+    max_tokens=128,
+    repeats=2,
+)
+
+EXPERIMENTS = {experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER, CONTEXTS)}
 
 
 def run(
@@ -118,8 +135,8 @@ def run(
     engines = {name: make_engines(llm, methods) for name, methods in arms.items()}
     total = len(experiment.examples) * experiment.repeats * sum(map(len, arms.values()))
     for example in experiment.examples:
-        prompt_ids = prompt(example, llm.tokenizer, experiment.num_tokens)
         for condition in experiment.conditions:
+            prompt_ids = prompt(example, llm.tokenizer, condition.num_tokens)
             params = llm.sampling_params(
                 max_tokens=experiment.max_tokens,
                 min_tokens=experiment.max_tokens,

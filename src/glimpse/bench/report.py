@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from glimpse.bench import peer_report
+from glimpse.bench import batch, peer_report, questions
 from glimpse.bench.experiments import EXPERIMENTS
 from glimpse.bench.harness import Run, Summary, summarise
 from glimpse.stats import Stats
@@ -26,6 +26,8 @@ flatters acceptance."""
 OTHER_QUESTIONS = {
     "plain": "Plain decoding beside peers",
     "peers": "How fast are other engines on the same file, prompt and threads?",
+    "batch": "What does speculation gain where several documents are decoded together?",
+    "questions": "One document, several questions, long answers: how long does all of it take?",
 }
 
 
@@ -45,6 +47,10 @@ def section(records: list[dict[str, Any]]) -> str:
     """A result's tables; what kind it is shows in its first record."""
     if "engines" in records[0]:
         return peers_section(records)
+    if "questions" in records[0]:
+        return questions_section(records)
+    if "batch" in records[0]:
+        return markdown(batch.cells(records))
     return plain_section(records) if "kv_bytes" in records[0] else experiment_section(records)
 
 
@@ -109,6 +115,19 @@ def peers_section(records: list[dict[str, Any]]) -> str:
     ]
     lines += [f"- {name}: {why}" for name, why in peer_report.missing(records)]
     return "\n\n".join([*parts, "\n".join(lines)])
+
+
+def questions_section(records: list[dict[str, Any]]) -> str:
+    """The dialogue's size, its table, and who could not take part."""
+    facts = records[0]
+    size = (
+        f"{facts['model']}, {facts['threads']} threads, a document of {facts['context']} tokens "
+        f"with its question, {facts['questions']} questions, answers of {facts['max_tokens']} "
+        "tokens, greedy; `same` are the leading tokens of our own plain decoding, over all answers."
+    )
+    lines = [f"- {name}: {why}" for name, why in questions.missing(records)]
+    parts = [size, markdown(questions.cells(records)), "\n".join(lines)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def experiment_section(records: list[dict[str, Any]]) -> str:

@@ -13,64 +13,115 @@ from rich.console import Console
 from rich.table import Table
 
 from glimpse import runners
-from glimpse.bench import experiments, peer_report, peer_runs, plain
+from glimpse.bench import batch, experiments, peer_report, peer_runs, plain, questions
+from glimpse.bench.batch import BatchBench
 from glimpse.bench.experiments import EXPERIMENTS, Experiment, Result
 from glimpse.bench.harness import summarise
 from glimpse.bench.peer_runs import PeerBench
 from glimpse.bench.provenance import write_jsonl
+from glimpse.bench.questions import QuestionBench
 from glimpse.bench.report import Cells, condition_cells, plain_cells
 from glimpse.cli import options
+from glimpse.llm import LLM
 
-NAMES = (*EXPERIMENTS, "plain", "peers")
-QUICK: dict[str, Any] = {"num_tokens": 2000, "max_tokens": 48, "repeats": 1}
+VALID = {
+    **dict.fromkeys(EXPERIMENTS, ("documents", "max_tokens", "repeats", "threads")),
+    "batch": ("max_tokens", "repeats", "threads"),
+    "plain": (),
+    "peers": ("peers", "contexts", "temperatures", "max_tokens", "repeats", "threads"),
+    "questions": ("peers", "max_tokens", "threads"),
+}
+"""Which options of an experiment's own each has."""
+QUICK = {"documents": 1, "max_tokens": 48, "repeats": 1}
+QUICK_TOKENS = 2000
+QUICK_PLAIN: dict[str, Any] = {"num_tokens": QUICK_TOKENS, "max_tokens": 48, "repeats": 1}
 QUICK_PEERS: dict[str, Any] = {"contexts": (256,), "max_tokens": 32, "repeats": 1}
+QUICK_BATCH: dict[str, Any] = {"num_tokens": (800, 700, 900, 750), "max_tokens": 32, "repeats": 1}
+QUICK_QUESTIONS: dict[str, Any] = {"context": 500, "max_tokens": 32, "num_questions": 2}
 Item = TypeVar("Item")
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(VALID)}.")],
     model: options.Model = "smollm2-135m",
     runner: options.Runner = "auto",
     quick: Annotated[bool, typer.Option("--quick", help="One short document.")] = False,
     output: Annotated[Path, typer.Option(help="Folder of raw results.")] = Path("build/results"),
     json: options.Json = False,
     peer: Annotated[
-        list[str] | None, typer.Option(help="peers: an engine or one of its rows; default all.")
+        list[str] | None,
+        typer.Option(help="peers, questions: an engine or one row."),
     ] = None,
     context: Annotated[list[int] | None, typer.Option(help="peers: tokens of the prompt.")] = None,
     temperature: Annotated[list[float] | None, typer.Option(help="peers: 0 is greedy.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="peers: tokens of an answer.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="peers: runs of each condition.")] = None,
-    threads: Annotated[int | None, typer.Option(help="peers: threads of every engine.")] = None,
+    documents: Annotated[
+        int | None, typer.Option(help="How many of an experiment's documents; default all.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens of an answer.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Runs of each condition.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of every engine.")] = None,
 ) -> None:
     """Run an experiment; the raw result goes to a file in OUTPUT, the table to the terminal."""
-    if name not in NAMES:
-        raise ValueError(f"unknown experiment {name!r}; valid: {', '.join(NAMES)}")
+    if name not in VALID:
+        raise ValueError(f"unknown experiment {name!r}; valid: {', '.join(VALID)}")
     lists = {"peers": peer, "contexts": context, "temperatures": temperature}
-    numbers = {"max_tokens": max_tokens, "repeats": repeats, "threads": threads}
+    numbers = {
+        "documents": documents,
+        "max_tokens": max_tokens,
+        "repeats": repeats,
+        "threads": threads,
+    }
     given: dict[str, Any] = {key: tuple(values) for key, values in lists.items() if values}
     given |= {key: value for key, value in numbers.items() if value is not None}
-    if given and name != "peers":
-        raise ValueError(f"experiment {name!r} has no {', '.join(given)}: these are for 'peers'")
-    stem = f"{name}-{runners.choose(runner)}" if name in EXPERIMENTS else name
+    if refused := [option for option in given if option not in VALID[name]]:
+        raise ValueError(
+            f"experiment {name!r} has no {', '.join(refused)}; "
+            f"it has: {', '.join(VALID[name]) or 'no options of its own'}"
+        )
+    stem = f"{name}-{runners.choose(runner)}" if name in {*EXPERIMENTS, "batch"} else name
     path = output / f"{stem}{'-quick' if quick else ''}.jsonl"
     if name == "peers":
         given = {**(QUICK_PEERS if quick else {}), **given}
         report = _peers(PeerBench(model, runner, **given), path)
+    elif name == "questions":
+        given = {**(QUICK_QUESTIONS if quick else {}), **given}
+        report = _questions(QuestionBench(model, runner, **given), path)
     elif name == "plain":
         report = _plain(model, path, quick)
+    elif name == "batch":
+        own_threads = given.pop("threads", None)
+        given = {**(QUICK_BATCH if quick else {}), **given}
+        report = _batch(BatchBench(**given), _load(model, runner, own_threads), path)
     else:
-        experiment = EXPERIMENTS[name]
-        if quick:
-            experiment = replace(experiment, examples=experiment.examples[:1], **QUICK)
-        report = _experiment(experiment, model, runner, path)
+        own_threads = given.pop("threads", None)
+        experiment = _sized(EXPERIMENTS[name], {**(QUICK if quick else {}), **given}, quick)
+        report = _experiment(experiment, _load(model, runner, own_threads), path)
     options.console.print(f"raw result: {path}", style="dim", highlight=False)
     if json:
         options.print_json(report)
 
 
-def _experiment(experiment: Experiment, model: str, runner: str, path: Path) -> dict[str, Any]:
-    llm = options.load(model, method="autoregressive", runner=runner)
+def _load(model: str, runner: str, threads: int | None) -> LLM:
+    return options.load(model, method="autoregressive", runner=runner, threads=threads)
+
+
+def _sized(experiment: Experiment, given: dict[str, Any], quick: bool) -> Experiment:
+    """The experiment with fewer documents, other answers or, where quick, shorter documents."""
+    if (documents := given.pop("documents", None)) is not None:
+        if not 1 <= documents <= len(experiment.examples):
+            raise ValueError(f"documents={documents}: must be from 1 to {len(experiment.examples)}")
+        given["examples"] = experiment.examples[:documents]
+    if quick:
+        conditions = experiment.conditions
+        shorter = [replace(c, num_tokens=min(c.num_tokens, QUICK_TOKENS)) for c in conditions]
+        given["conditions"] = tuple(shorter)
+    for name in ("max_tokens", "repeats"):
+        if given.get(name, 1) < 1:
+            raise ValueError(f"{name}={given[name]}: must be at least 1")
+    return replace(experiment, **given)
+
+
+def _experiment(experiment: Experiment, llm: LLM, path: Path) -> dict[str, Any]:
     results: list[Result] = []
     with options.progress_bars("reading", "runs") as (reading, progress):
         found = _noted(experiments.run(experiment, llm, progress, reading), results)
@@ -136,7 +187,7 @@ def _table(name: str, cells: Cells, box: Box | None = HEAVY_HEAD) -> Table:
 
 
 def _plain(model: str, path: Path, quick: bool) -> dict[str, Any]:
-    sizes = QUICK if quick else {"num_tokens": 7500, "max_tokens": 64, "repeats": 3}
+    sizes = QUICK_PLAIN if quick else {"num_tokens": 7500, "max_tokens": 64, "repeats": 3}
     with options.progress_bars("runs") as (progress,):
         rows, facts = plain.run(model, progress=progress, **sizes)
     records = plain.as_records(rows, facts)
@@ -161,3 +212,27 @@ def _peers(bench: PeerBench, path: Path) -> dict[str, Any]:
     for engine, why in missing.items():
         Console().print(f"{engine}: {why}", markup=False, highlight=False)
     return {"experiment": "peers", "missing": missing, "conditions": conditions}
+
+
+def _batch(bench: BatchBench, llm: LLM, path: Path) -> dict[str, Any]:
+    records: list[dict[str, Any]] = []
+    with options.progress_bars("runs") as (progress,):
+        _write(path, _noted(batch.run(bench, llm, progress), records), records)
+    if records:
+        Console().print(_table("batch", batch.cells(records)))
+    rows = [asdict(row) for row in batch.rows(records)] if records else []
+    return {"experiment": "batch", "rows": rows}
+
+
+def _questions(bench: QuestionBench, path: Path) -> dict[str, Any]:
+    records: list[dict[str, Any]] = []
+    with options.progress_bars("answers") as (progress,):
+        _write(path, _noted(questions.run(bench, progress=progress), records), records)
+    if not records:
+        return {"experiment": "questions", "missing": {}, "rows": []}
+    Console().print(_table("questions", questions.cells(records)))
+    missing = dict(questions.missing(records))
+    for engine, why in missing.items():
+        Console().print(f"{engine}: {why}", markup=False, highlight=False)
+    rows = [asdict(row) for row in questions.rows(records)]
+    return {"experiment": "questions", "missing": missing, "rows": rows}

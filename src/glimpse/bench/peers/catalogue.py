@@ -20,6 +20,8 @@ class Setup:
     files: ModelFiles
     threads: int
     max_length: int
+    keeps_prefix: bool = False
+    """Whether what was read stays for a next prompt that begins alike, in the engine's own way."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class Row:
     @property
     def is_own(self) -> bool:
         return self.engine == OWN
+
+    @property
+    def can_keep_prefix(self) -> bool:
+        return self.engine != "transformers"
 
     @property
     def how_to_install(self) -> str | None:

@@ -24,6 +24,7 @@ class LlamaCppPeer:
     """
 
     def __init__(self, setup: Setup, has_flash: bool, kv_type: str, lookup: int) -> None:
+        self._keeps_prefix = setup.keeps_prefix
         kv = getattr(llama_cpp, f"GGML_TYPE_{kv_type.upper()}")
         self._model = llama_cpp.Llama(
             str(setup.files.weights[0]),
@@ -49,7 +50,8 @@ class LlamaCppPeer:
 
     def generate(self, request: Request) -> Measurement:
         # Else a prompt that begins like the last one would not be read again.
-        self._model.reset()
+        if not self._keeps_prefix:
+            self._model.reset()
         self._model.set_seed(request.seed)
         started = time.perf_counter()
         tokens, times = [], []

@@ -17,14 +17,14 @@ MAX_NGRAM = 3
 
 
 class OpenVINOPeer:
-    """``LLMPipeline`` on its default back end (paged attention), without its prefix cache.
+    """``LLMPipeline`` on its default back end (paged attention).
 
     ``lookup`` is the number of tokens that prompt lookup proposes; 0 is plain decoding.
     """
 
     def __init__(self, setup: Setup, lookup: int) -> None:
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False
+        scheduler.enable_prefix_caching = setup.keeps_prefix
         options: dict[str, Any] = {"INFERENCE_NUM_THREADS": setup.threads}
         if lookup:
             options["prompt_lookup"] = True

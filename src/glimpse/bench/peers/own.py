@@ -12,10 +12,15 @@ from glimpse.llm import LLM
 
 
 class OwnPeer:
-    """``LLM.generate``, nothing kept from run to run but what the controller has learnt."""
+    """``LLM.generate``; kept from run to run are what the controller has learnt and, if asked for,
+    what was read."""
 
-    def __init__(self, model: str, runner: str, method: str, threads: int) -> None:
-        self._llm = LLM(model, runner=runner, method=method, threads=threads, prefix_capacity=0)
+    def __init__(
+        self, model: str, runner: str, method: str, threads: int, prefix_capacity: int = 0
+    ) -> None:
+        self._llm = LLM(
+            model, runner=runner, method=method, threads=threads, prefix_capacity=prefix_capacity
+        )
         self.settings: dict[str, Any] = {
             "version": metadata.version("glimpse-llm"),
             "runner": self._llm.runner.name,
@@ -39,4 +44,4 @@ class OwnPeer:
 
 
 def load(setup: Setup, runner: str, method: str) -> OwnPeer:
-    return OwnPeer(setup.files.name, runner, method, setup.threads)
+    return OwnPeer(setup.files.name, runner, method, setup.threads, int(setup.keeps_prefix))

@@ -18,9 +18,10 @@ MARGIN = 64
 
 
 class XLlamaCppPeer:
-    """One slot without prompt cache; times are llama.cpp's own counters."""
+    """One slot; times are llama.cpp's own counters."""
 
     def __init__(self, setup: Setup, has_flash: bool, kv_type: str, speculation: str) -> None:
+        self._keeps_prefix = setup.keeps_prefix
         self._server = xllamacpp.Server(_parameters(setup, has_flash, kv_type, speculation))
         self.settings: dict[str, Any] = {
             "version": metadata.version("xllamacpp"),
@@ -41,7 +42,7 @@ class XLlamaCppPeer:
                 "samplers": ["temperature"],
                 "seed": request.seed,
                 "ignore_eos": True,
-                "cache_prompt": False,
+                "cache_prompt": self._keeps_prefix,
                 "return_tokens": True,
             }
         )
