@@ -10,7 +10,7 @@ import pytest
 
 from glimpse.bench import peer_runs, report
 from glimpse.bench.report import section
-from glimpse.cli import main
+from glimpse.cli import main, options
 from tests.bench.fakes import FakePeer
 
 
@@ -46,7 +46,28 @@ def test_options_of_peers_are_refused_elsewhere(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         glimpse(monkeypatch, "plain", "--context", "256", "--threads", "2")
     assert ended.value.code == 2
-    assert "experiment 'plain' has no contexts, threads" in capsys.readouterr().err
+    assert "experiment 'plain' has no contexts, threads; it has: no options" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["batch", "--documents", "2"], "has no documents; it has: max_tokens, repeats, threads"),
+        (["contexts", "--documents", "9"], "documents=9: must be from 1 to 5"),
+        (["controller", "--repeats", "0"], "repeats=0: must be at least 1"),
+        (["nonsense"], "unknown experiment 'nonsense'; valid: acceptance, controller, contexts"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_a_model_is_loaded(
+    monkeypatch, capsys, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr(options, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(SystemExit) as ended:
+        glimpse(monkeypatch, *arguments)
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_report_names_the_result_that_was_never_filled(monkeypatch, tmp_path) -> None:
