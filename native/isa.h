@@ -7,7 +7,7 @@
 namespace glimpse {
 
 // Each has all of the next. `avx512` are the AVX2 kernels with twice the registers, and products of
-// integers that add up in one instruction (VNNI); vectors stay 256 bits wide, and so do results.
+// integers that add up in one instruction (VNNI); sums of floats are the same, to the bit.
 enum class Isa { avx512, avx2, portable };
 
 std::string_view isa_name(Isa isa);

@@ -89,6 +89,58 @@ GLIMPSE_INLINE i32x8 dot(i16x16 a, i16x16 b, i32x8 c) {
 #endif
 }
 
+// --------------------------------------------------------------- the widest vectors of integers
+
+// Sixteen sums of products, in as many vectors as the machine needs.
+#if GLIMPSE_SIMD_VNNI
+
+struct i32x16 {
+  __m512i v;
+
+  static GLIMPSE_INLINE i32x16 zero() { return {_mm512_setzero_si512()}; }
+};
+
+struct i16x32 {
+  __m512i v;
+
+  static GLIMPSE_INLINE i16x32 load(const std::int16_t* from) { return {_mm512_loadu_si512(from)}; }
+  static GLIMPSE_INLINE i16x32 load(const std::int8_t* from) {
+    return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
+  static GLIMPSE_INLINE i16x32 set1(const std::int16_t* pair) {
+    std::int32_t both;
+    std::memcpy(&both, pair, sizeof both);
+    return {_mm512_set1_epi32(both)};
+  }
+};
+
+GLIMPSE_INLINE i32x16 dot(i16x32 a, i16x32 b, i32x16 c) {
+  // Added in place, as below.
+  asm("vpdpwssd %2, %1, %0" : "+v"(c.v) : "v"(a.v), "v"(b.v));
+  return c;
+}
+
+using WideShorts = i16x32;
+using WideInts = i32x16;
+constexpr int kWideVectors = 1;
+
+GLIMPSE_INLINE i32x8 eight_of(const WideInts (&sums)[kWideVectors], int half) {
+  return {(Ints)(half == 0 ? _mm512_castsi512_si256(sums[0].v)
+                           : _mm512_extracti64x4_epi64(sums[0].v, 1))};
+}
+
+#else
+
+using WideShorts = i16x16;
+using WideInts = i32x8;
+constexpr int kWideVectors = 2;
+
+GLIMPSE_INLINE i32x8 eight_of(const WideInts (&sums)[kWideVectors], int half) { return sums[half]; }
+
+#endif
+
+constexpr int kWideShorts = 32 / kWideVectors;  // in a vector
+
 // --------------------------------------------------------------------------------- eight floats
 
 struct f32x8 {
@@ -172,6 +224,11 @@ GLIMPSE_INLINE void store_i16(i32x8 a, std::int16_t* to) {
   typedef std::int16_t Shorts8 __attribute__((vector_size(16)));
   const Shorts8 shorts = __builtin_convertvector(a.v, Shorts8);
   std::memcpy(to, &shorts, sizeof shorts);
+}
+
+GLIMPSE_INLINE void store_i8(i32x8 a, std::int8_t* to) {
+  const Bytes bytes = __builtin_convertvector(a.v, Bytes);
+  std::memcpy(to, &bytes, sizeof bytes);
 }
 
 // Sum of the lanes in one fixed order.

@@ -79,7 +79,7 @@ class IntegerProducts {
   }
 
  private:
-  static constexpr int kChunk = 128;  // keys whose values stay in the nearest cache
+  static constexpr int kChunk = 32;  // keys summed as integers; few, so that reading never pauses
   static_assert(kSplit % kChunk == 0);
 
   static std::int16_t* shorts(float* packed) { return reinterpret_cast<std::int16_t*>(packed); }
@@ -108,17 +108,17 @@ class IntegerProducts {
   template <int Q>
   static void score_tile(const T* keys, const float* key_scales, int stride, const std::int16_t* q,
                          const float* query_scales, float* scores) {
-    i32x8 sums[Q][2];
-    for_all<Q, 2>([&](int i, int v) { sums[i][v] = i32x8::zero(); });
+    WideInts sums[Q][kWideVectors];
+    for_all<Q, kWideVectors>([&](int i, int v) { sums[i][v] = WideInts::zero(); });
     for (int d = 0; d < stride; d += 2) {
       prefetch_ahead(keys + d * kKeyBlock);
       outer_product(
-          sums, [&](int i) { return i16x16::set1(q + d * Q + 2 * i); },
-          [&](int v) { return i16x16::load(keys + d * kKeyBlock + v * 2 * kLanes); });
+          sums, [&](int i) { return WideShorts::set1(q + d * Q + 2 * i); },
+          [&](int v) { return WideShorts::load(keys + d * kKeyBlock + v * kWideShorts); });
     }
     for_all<Q, 2>([&](int i, int v) {
       const f32x8 scale = f32x8::load(key_scales + v * kLanes) * f32x8::set1(query_scales[i]);
-      (to_float(sums[i][v]) * scale).store(scores + i * kSplit + v * kLanes);
+      (to_float(eight_of(sums[i], v)) * scale).store(scores + i * kSplit + v * kLanes);
     });
   }
 
@@ -147,22 +147,22 @@ class IntegerProducts {
     return s.scale;
   }
 
-  // Adds to two vectors of Q sums, `stride` apart: values [num_keys / 2][stride][2], weights
+  // Adds to sixteen of Q sums each, `stride` apart: values [num_keys / 2][stride][2], weights
   // [Q][kSplit].
   template <int Q>
   static void value_tile(const T* values, int stride, int num_keys, const std::int16_t* weights,
                          const float* weight_scales, float* out) {
-    i32x8 sums[Q][2];
-    for_all<Q, 2>([&](int i, int v) { sums[i][v] = i32x8::zero(); });
+    WideInts sums[Q][kWideVectors];
+    for_all<Q, kWideVectors>([&](int i, int v) { sums[i][v] = WideInts::zero(); });
     for (int key = 0; key < num_keys; key += 2) {
       prefetch_ahead(values + key * stride);
       outer_product(
-          sums, [&](int i) { return i16x16::set1(weights + i * kSplit + key); },
-          [&](int v) { return i16x16::load(values + key * stride + v * 2 * kLanes); });
+          sums, [&](int i) { return WideShorts::set1(weights + i * kSplit + key); },
+          [&](int v) { return WideShorts::load(values + key * stride + v * kWideShorts); });
     }
     for_all<Q, 2>([&](int i, int v) {
       float* to = out + i * stride + v * kLanes;
-      fma(to_float(sums[i][v]), f32x8::set1(weight_scales[i]), f32x8::load(to)).store(to);
+      fma(to_float(eight_of(sums[i], v)), f32x8::set1(weight_scales[i]), f32x8::load(to)).store(to);
     });
   }
 };

@@ -9,7 +9,8 @@
 
 namespace glimpse::GLIMPSE_ISA {
 
-constexpr int kGroup = 6;  // most queries in registers: with two vectors each, 12 sums
+// Most queries in registers, with sixteen sums each.
+constexpr int kGroup = GLIMPSE_SIMD_VNNI ? 12 : 6;
 
 // The processor stops reading ahead where a page ends, and between the passes over keys and over
 // values: what is read this many bytes on is asked for early.
@@ -29,48 +30,46 @@ struct Groups {
 };
 
 // Calls f(std::integral_constant<int, n>) for n from 1 to kGroup.
-template <class F>
+template <int N = kGroup, class F>
 GLIMPSE_INLINE void with_constant(int n, F&& f) {
-  switch (n) {
-    case 1: return f(std::integral_constant<int, 1>{});
-    case 2: return f(std::integral_constant<int, 2>{});
-    case 3: return f(std::integral_constant<int, 3>{});
-    case 4: return f(std::integral_constant<int, 4>{});
-    case 5: return f(std::integral_constant<int, 5>{});
-    default: return f(std::integral_constant<int, 6>{});
+  if constexpr (N > 1) {
+    if (n < N) return with_constant<N - 1>(n, f);
   }
+  f(std::integral_constant<int, N>{});
 }
 
 template <int Q, int V, class F>
 GLIMPSE_INLINE void for_all(F&& f) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < Q; ++i)
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int v = 0; v < V; ++v) f(i, v);
 }
 
 GLIMPSE_INLINE f32x8 add_product(f32x8 x, f32x8 y, f32x8 sum) { return fma(x, y, sum); }
-GLIMPSE_INLINE i32x8 add_product(i16x16 x, i16x16 y, i32x8 sum) { return dot(x, y, sum); }
+GLIMPSE_INLINE WideInts add_product(WideShorts x, WideShorts y, WideInts sum) {
+  return dot(x, y, sum);
+}
 
 // sums[i][v] += x(i) * y(v), keeping in registers whichever there are fewer of.
 template <class Sum, int Q, int V, class X, class Y>
 GLIMPSE_INLINE void outer_product(Sum (&sums)[Q][V], X&& x, Y&& y) {
   constexpr int kFewer = Q < V ? Q : V, kMore = Q < V ? V : Q;
   decltype(x(0)) kept[kFewer];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < kFewer; ++i) {
     if constexpr (Q < V) kept[i] = x(i);
     else kept[i] = y(i);
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int j = 0; j < kMore; ++j) {
     if constexpr (Q < V) {
       const auto one = y(j);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int i = 0; i < Q; ++i) sums[i][j] = add_product(kept[i], one, sums[i][j]);
     } else {
       const auto one = x(j);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int v = 0; v < V; ++v) sums[j][v] = add_product(one, kept[v], sums[j][v]);
     }
   }

@@ -18,11 +18,13 @@ GLIMPSE_INLINE __m256i load256(const void* from) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(from));
 }
 
-GLIMPSE_INLINE __m256i broadcast32(const void* from) {
+GLIMPSE_INLINE std::int32_t load32(const void* from) {
   std::int32_t bits;
   std::memcpy(&bits, from, sizeof bits);
-  return _mm256_set1_epi32(bits);
+  return bits;
 }
+
+GLIMPSE_INLINE __m256i broadcast32(const void* from) { return _mm256_set1_epi32(load32(from)); }
 
 // Pins a sum to a register here: left alone, GCC adds late and spills what it has to keep.
 GLIMPSE_INLINE void pin(__m256i& x) { asm("" : "+x"(x)); }
@@ -167,17 +169,101 @@ void multiply_rows(const Matrix& matrix, std::int64_t panel, const IntegerRows& 
   store_tile<R>(matrix, panel, total, row, out);
 }
 
+#if GLIMPSE_SIMD_VNNI
+
+// Of two panels, one in each half.
+GLIMPSE_INLINE __m512i both(__m256i low, __m256i high) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+GLIMPSE_INLINE __m512 both(f32x8 low, f32x8 high) {
+  return _mm512_castsi512_ps(both((__m256i)low.v, (__m256i)high.v));
+}
+
+// Eight outputs of each of two panels of 4-bit weights, which share what is read of the rows. The
+// sums are those of `multiply_tile`.
+template <WeightType T, int R>
+GLIMPSE_INLINE void multiply_pair(const std::uint8_t* one, const std::uint8_t* other,
+                                  const IntegerRows& rows, std::int64_t row, __m512 (&total)[R]) {
+  constexpr int kScaleBytes = kPanel * (has_half_scales(T) ? 2 : 4);
+  constexpr int kHeader = kScaleBytes * (has_stored_minima(T) ? 2 : 1);
+  const std::int64_t num_inputs = rows.num_inputs, num_blocks = num_inputs / kBlock;
+  const __m512i low_half = _mm512_set1_epi8(15);
+  for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
+  for (std::int64_t block = 0; block < num_blocks; ++block) {
+    __m512i dots[R];
+    for (int r = 0; r < R; ++r) dots[r] = _mm512_setzero_si512();
+    const std::int8_t* const x = rows.bytes + row * num_inputs + block * kBlock;
+#pragma GCC unroll 4
+    for (int step = 0; step < 4; ++step) {
+      const __m512i packed =
+          both(load256(one + kHeader + 32 * step), load256(other + kHeader + 32 * step));
+      const __m512i low = _mm512_and_si512(packed, low_half);
+      const __m512i high = _mm512_and_si512(_mm512_srli_epi16(packed, 4), low_half);
+      for (int r = 0; r < R; ++r) {
+        const std::int8_t* at = x + r * num_inputs + 4 * step;
+        dots[r] = _mm512_dpbusd_epi32(dots[r], low, _mm512_set1_epi32(load32(at)));
+        dots[r] = _mm512_dpbusd_epi32(dots[r], high, _mm512_set1_epi32(load32(at + 16)));
+      }
+    }
+    const __m512 weight_scales = both(load_scales<T>(one), load_scales<T>(other));
+    const __m512 minima =
+        T == WeightType::q4_0
+            ? _mm512_mul_ps(weight_scales, _mm512_set1_ps(-8.0f))
+            : both(load_scales<T>(one + kScaleBytes), load_scales<T>(other + kScaleBytes));
+    for (int r = 0; r < R; ++r) {
+      const float scale = rows.scales[(row + r) * num_blocks + block];
+      const float* const halves = rows.sums + ((row + r) * num_blocks + block) * 2;
+      total[r] = _mm512_fmadd_ps(_mm512_mul_ps(weight_scales, _mm512_set1_ps(scale)),
+                                 _mm512_cvtepi32_ps(dots[r]), total[r]);
+      total[r] = _mm512_fmadd_ps(minima, _mm512_set1_ps(halves[0] + halves[1]), total[r]);
+    }
+    one += block_bytes(T), other += block_bytes(T);
+  }
+}
+
+template <WeightType T, int R>
+void multiply_pair_rows(const Matrix& matrix, std::int64_t panel, const IntegerRows& rows,
+                        std::int64_t row, Output out) {
+  __m512 total[R];
+  multiply_pair<T, R>(matrix.panel(panel), matrix.panel(panel + 1), rows, row, total);
+  f32x8 halves[2][R];
+  for (int r = 0; r < R; ++r) {
+    halves[0][r] = {_mm512_castps512_ps256(total[r])};
+    halves[1][r] = {_mm512_extractf32x8_ps(total[r], 1)};
+  }
+  for (int i = 0; i < 2; ++i) store_tile<R>(matrix, panel + i, halves[i], row, out);
+}
+
+#endif
+
+// Panels that are multiplied together.
 template <WeightType T>
-void multiply_panel(const Matrix& matrix, std::int64_t panel, const IntegerRows& rows,
-                    std::int64_t row, std::int64_t end, Output out) {
+constexpr int panels_at_once() {
+  return GLIMPSE_SIMD_VNNI && is_nibbles(T) ? 2 : 1;
+}
+
+template <WeightType T, int R>
+void multiply_some(const Matrix& matrix, std::int64_t panel, int num_panels,
+                   const IntegerRows& rows, std::int64_t row, Output out) {
+#if GLIMPSE_SIMD_VNNI
+  if constexpr (panels_at_once<T>() == 2) {
+    if (num_panels == 2) return multiply_pair_rows<T, R>(matrix, panel, rows, row, out);
+  }
+#endif
+  multiply_rows<T, R>(matrix, panel, rows, row, out);
+}
+
+template <WeightType T>
+void multiply_panels(const Matrix& matrix, std::int64_t panel, int num_panels,
+                     const IntegerRows& rows, std::int64_t row, std::int64_t end, Output out) {
   while (row < end) {
     const std::int64_t size = tile_size(end - row);
     switch (size) {
-      case 5: multiply_rows<T, 5>(matrix, panel, rows, row, out); break;
-      case 4: multiply_rows<T, 4>(matrix, panel, rows, row, out); break;
-      case 3: multiply_rows<T, 3>(matrix, panel, rows, row, out); break;
-      case 2: multiply_rows<T, 2>(matrix, panel, rows, row, out); break;
-      default: multiply_rows<T, 1>(matrix, panel, rows, row, out); break;
+      case 5: multiply_some<T, 5>(matrix, panel, num_panels, rows, row, out); break;
+      case 4: multiply_some<T, 4>(matrix, panel, num_panels, rows, row, out); break;
+      case 3: multiply_some<T, 3>(matrix, panel, num_panels, rows, row, out); break;
+      case 2: multiply_some<T, 2>(matrix, panel, num_panels, rows, row, out); break;
+      default: multiply_some<T, 1>(matrix, panel, num_panels, rows, row, out); break;
     }
     row += size;
   }
@@ -186,11 +272,13 @@ void multiply_panel(const Matrix& matrix, std::int64_t panel, const IntegerRows&
 template <WeightType T>
 void multiply_as(const Matrix& matrix, std::int64_t first, std::int64_t last,
                  const IntegerRows& rows, Output out) {
+  constexpr int kMost = panels_at_once<T>();
   for (std::int64_t row = 0; row < rows.num_rows; row += kRowsInCache) {
     const std::int64_t end =
         row + kRowsInCache < rows.num_rows ? row + kRowsInCache : rows.num_rows;
-    for (std::int64_t panel = first; panel < last; ++panel) {
-      multiply_panel<T>(matrix, panel, rows, row, end, out);
+    for (std::int64_t panel = first; panel < last; panel += kMost) {
+      const int num_panels = last - panel < kMost ? 1 : kMost;
+      multiply_panels<T>(matrix, panel, num_panels, rows, row, end, out);
     }
   }
 }
@@ -220,12 +308,10 @@ void quantize_block(const float* x, std::int8_t* bytes, std::int16_t* shorts, fl
   *scale = largest / 127.0f;
   const f32x8 inverse = f32x8::set1(largest > 0 ? 127.0f / largest : 0.0f);
   Ints values[4];
-  for (int i = 0; i < 4; ++i) values[i] = round_to_int(parts[i] * inverse).v;
   for (int i = 0; i < 4; ++i) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      shorts[8 * i + lane] = static_cast<std::int16_t>(values[i][lane]);
-      bytes[8 * i + lane] = static_cast<std::int8_t>(values[i][lane]);
-    }
+    values[i] = round_to_int(parts[i] * inverse).v;
+    store_i16({values[i]}, shorts + 8 * i);
+    store_i8({values[i]}, bytes + 8 * i);
   }
   for (int half = 0; half < 2; ++half) {
     const Ints pair = values[2 * half] + values[2 * half + 1];
