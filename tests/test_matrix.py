@@ -6,6 +6,7 @@ rejected, and that they were is asserted.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import controllers
-from glimpse.drafters import drafters
+from glimpse.drafters import Assets, drafters
 from glimpse.engine import Engine
 from glimpse.selection import selections
 from glimpse.types import Runner, Sequence
@@ -58,11 +59,17 @@ def runner() -> Runner:
     return tiny_runner()
 
 
+@functools.cache
+def assets() -> Assets:
+    """A second model, which is the first two of the target's three layers."""
+    return Assets(draft_runner=tiny_runner(num_layers=2))
+
+
 def generate(
     runner: Runner, method: Method, params: SamplingParams, lengths: tuple[int, ...], seed: int = 7
 ) -> list[Sequence]:
     """Texts for prompts of these lengths, in one batch."""
-    engine = Engine(runner, decode)
+    engine = Engine(runner, decode, assets=assets())
     opened = [engine.open(ids, params, method, seed=seed) for ids in prompts(runner, lengths)]
     running = list(opened)
     while running:
