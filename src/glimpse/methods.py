@@ -80,6 +80,12 @@ METHODS = {
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
         ),
         Method(
+            "rapid",
+            drafter="rapid",
+            controller="confidence:threshold=0.1,is_tuned=false,max_k=10",
+            paper="RAPID (Chen et al. 2025), arXiv 2502.20330, the target on retrieved chunks",
+        ),
+        Method(
             "full",
             drafter="sparse_self",
             selection="full",
