@@ -25,9 +25,7 @@ class Guesses:
         self._lookup = Lookup()
         self._rate = 0.5
 
-    def guess(
-        self, token_ids: SequenceOf[int], draft_ids: SequenceOf[int], room: int
-    ) -> list[int]:
+    def guess(self, token_ids: SequenceOf[int], draft_ids: SequenceOf[int], room: int) -> list[int]:
         """Up to ``room`` tokens that may follow a text and its draft."""
         num_tokens = min(room, self._most, self._num_worthwhile())
         return self._lookup.follow(token_ids, draft_ids, num_tokens) if num_tokens > 0 else []

@@ -8,6 +8,8 @@ from itertools import zip_longest
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from torch import Tensor
+
 from glimpse.drafters import Drafter, KeepDrafting, Propose, drafters
 from glimpse.drafters.guesses import Guesses
 from glimpse.sampling import signal
