@@ -169,6 +169,10 @@ void bind_sequence(nb::module_& m) {
            [](Sequence& self, std::int64_t length) {
              alone(*self.model, [&] { self.state->truncate(length); });
            })
+      .def("truncate_draft",
+           [](Sequence& self, std::int64_t num_rows) {
+             alone(*self.model, [&] { self.state->truncate_draft(num_rows); });
+           })
       .def("copy_from", copy_from)
       .def("scores",
            [](Sequence& self, int window, Array<float> out) {

@@ -89,6 +89,13 @@ void SequenceState::truncate(std::int64_t length) {
   if (statistics_) statistics_->commit(length);
 }
 
+void SequenceState::truncate_draft(std::int64_t num_rows) {
+  if (num_rows < 0 || num_rows > glimpse_.tail_length)
+    throw std::invalid_argument("num_tokens=" + text(num_rows) + ": must be from 0 to " +
+                                text(glimpse_.tail_length) + ", the draft tail");
+  glimpse_.tail_length = num_rows;
+}
+
 void SequenceState::scores(int window, float* out) {
   prepare_scores(window);
   for (int number = 0; number < shape_.num_heads(); ++number)

@@ -38,6 +38,7 @@ class SequenceState {
   // ---- between passes
   void check_length(std::int64_t length) const;
   void truncate(std::int64_t length);
+  void truncate_draft(std::int64_t num_rows);
   // Attention of the last `window` queries: out [num_layers, num_kv_heads, length].
   void scores(int window, float* out);
   void refresh(const IndexSpec& spec);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from glimpse.acceptance import acceptances
@@ -29,6 +30,47 @@ METHODS = {
             selection="streaming",
             controller="efficiency",
             paper="StreamingLLM view (Xiao et al. 2023), arXiv 2309.17453",
+        ),
+        Method(
+            "magicdec-streaming",
+            drafter="sparse_self",
+            selection="streaming:sink_size=16",
+            controller="fixed:k=4",
+            paper="MagicDec (Chen et al. 2024), arXiv 2408.11049, with a StreamingLLM view",
+        ),
+        Method(
+            "magicdec-snapkv",
+            drafter="sparse_self",
+            selection="snapkv:is_static=true",
+            controller="fixed:k=4",
+            paper="MagicDec (Chen et al. 2024), arXiv 2408.11049, with a SnapKV view",
+        ),
+        Method(
+            "snapkv",
+            drafter="sparse_self",
+            selection="snapkv",
+            controller="efficiency",
+            paper="SnapKV view (Li et al. 2024), arXiv 2404.14469",
+        ),
+        Method(
+            "sparsespec-pillar",
+            drafter="sparse_self",
+            selection="pillar",
+            controller="fixed:k=8",
+            paper="SparseSpec (Zhao et al. 2025), arXiv 2512.01278",
+        ),
+        Method(
+            "ngram",
+            drafter="ngram",
+            controller="fixed:k=10",
+            paper="prompt lookup (Saxena 2023), github.com/apoorvumang/prompt-lookup-decoding",
+        ),
+        Method(
+            "layerskip",
+            drafter="layerskip",
+            selection="full",
+            controller="fixed:k=6",
+            paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
         ),
         Method(
             "full",
@@ -101,22 +143,25 @@ def build(method: Method) -> Plugins:
     return Plugins(drafter, selection, controllers.build(method.controller))
 
 
+def needs(method: Method) -> dict[str, Callable[[Capabilities], bool]]:
+    """What a method asks of a runner, in words, and whether capabilities have it."""
+    plugins = build(method)
+    statistics, drafter = plugins.statistics, plugins.drafter
+    asked: dict[str, tuple[bool, Callable[[Capabilities], bool]]] = {
+        "a glimpse view": (plugins.selection is not None, lambda c: "glimpse" in c.views),
+        "window statistics": (statistics.window > 0, lambda c: "window" in c.statistics),
+        "cumulative statistics": (statistics.is_cumulative, lambda c: "cumulative" in c.statistics),
+        "an early exit": (
+            drafter is not None and drafter.needs_early_exit,
+            lambda c: c.has_early_exit,
+        ),
+    }
+    return {what: has for what, (is_asked, has) in asked.items() if is_asked}
+
+
 def check_runner(method: Method, runner_name: str, capabilities: Capabilities) -> None:
     """Raise ValueError if a runner cannot do what a method needs; asked before loading anything."""
-    plugins = build(method)
-    needs = plugins.statistics
-    missing = [
-        what
-        for what, is_missing in (
-            ("a glimpse view", plugins.selection and "glimpse" not in capabilities.views),
-            ("window statistics", needs.window and "window" not in capabilities.statistics),
-            (
-                "cumulative statistics",
-                needs.is_cumulative and "cumulative" not in capabilities.statistics,
-            ),
-        )
-        if is_missing
-    ]
+    missing = [what for what, has in needs(method).items() if not has(capabilities)]
     if missing:
         raise ValueError(
             f"method {method.name!r} needs {' and '.join(missing)}, which runner "

@@ -224,8 +224,8 @@ class Runner(Protocol):
 
     A sequence is a handle. Its KV has a ``length``; a dense pass appends to it and ``truncate``
     takes back. A glimpse pass reads the glimpse and appends to a draft tail behind it, visible to
-    later glimpse passes and dropped by the next dense pass, ``refresh`` or ``truncate``; it changes
-    neither the length nor the statistics.
+    later glimpse passes, taken back by ``truncate_draft`` and dropped by the next dense pass,
+    ``refresh`` or ``truncate``; it changes neither the length nor the statistics.
     """
 
     @property
@@ -266,6 +266,9 @@ class Runner(Protocol):
         """Keep the first ``length`` positions. Observed rows below it enter the statistics; all
         else is forgotten: KV, draft tail, attention of rejected rows.
         """
+
+    def truncate_draft(self, handle: int, num_tokens: int) -> None:
+        """Keep the first ``num_tokens`` of the draft tail."""
 
     def attention_scores(self, handle: int, window: int) -> Tensor:
         """Attention from the last ``window`` committed queries, summed over them and over the query

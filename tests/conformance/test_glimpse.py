@@ -178,6 +178,25 @@ def test_a_long_draft(bench: Bench) -> None:
         close(bench.read(handle, [draft[i]], GLIMPSE), expected[i : i + 1])
 
 
+@pytest.mark.parametrize("budget", [14, 100])
+def test_a_draft_is_taken_back(bench: Bench, budget: int) -> None:
+    text, draft, other = bench.text(60), bench.text(6, 1), bench.text(4, 2)
+    handle = bench.open(text)
+    bench.runner.refresh(handle, IndexSpec(budget, 2, 5, WINDOW))
+    index = bench.runner.index(handle)
+    bench.read(handle, draft, GLIMPSE)
+    bench.runner.truncate_draft(handle, 6)
+    bench.runner.truncate_draft(handle, 2)
+    expected = drafted(bench, text, index, [*draft[:2], *other])[2:]
+    close(bench.read(handle, other, GLIMPSE), expected)
+    assert bench.runner.length(handle) == 60
+    for num_tokens in (-1, 7):
+        with pytest.raises(ValueError, match=f"num_tokens={num_tokens}: must be from 0 to 6"):
+            bench.runner.truncate_draft(handle, num_tokens)
+    bench.runner.truncate_draft(handle, 0)
+    close(bench.read(handle, other, GLIMPSE), drafted(bench, text, index, other))
+
+
 def test_a_batch_of_drafts_equals_each_alone(bench: Bench) -> None:
     texts = [bench.text(length, length) for length in (30, 64, 10)]
     handles = [bench.open(text) for text in texts]

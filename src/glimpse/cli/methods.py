@@ -13,7 +13,7 @@ from glimpse.cli import options
 from glimpse.config import Method
 from glimpse.controllers import controllers
 from glimpse.drafters import drafters
-from glimpse.methods import METHODS, check_runner
+from glimpse.methods import METHODS, check_runner, needs
 from glimpse.registry import Registry
 from glimpse.selection import selections
 
@@ -27,7 +27,7 @@ def methods(json: options.Json = False) -> None:
         return
     console = Console()
     table = Table(title="methods", title_justify="left")
-    for column in ("method", "drafter", "selection", "controller", "runs on", "paper"):
+    for column in ("method", "drafter", "selection", "controller", "needs", "runs on", "paper"):
         table.add_column(column, overflow="fold")
     for method in METHODS.values():
         table.add_row(
@@ -35,6 +35,7 @@ def methods(json: options.Json = False) -> None:
             method.drafter or "-",
             method.selection or "-",
             method.controller,
+            ", ".join(needs(method)) or "-",
             ", ".join(_runners(method)),
             method.paper,
         )
@@ -77,6 +78,7 @@ def _as_dict() -> dict[str, Any]:
                 "controller": method.controller,
                 "acceptance": method.acceptance,
                 "paper": method.paper,
+                "needs": list(needs(method)),
                 "runners": _runners(method),
             }
             for method in METHODS.values()

@@ -23,6 +23,8 @@ class Drafter(Protocol):
 
     uses_view: ClassVar[bool]
     """Whether it reads the glimpse, so that a selection means something to it."""
+    needs_early_exit: ClassVar[bool]
+    """Whether the runner must be able to stop after some of the layers."""
 
     def draft(
         self,

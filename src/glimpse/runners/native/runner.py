@@ -112,6 +112,9 @@ class NativeRunner:
     def truncate(self, handle: int, length: int) -> None:
         self._sequence(handle).truncate(length)
 
+    def truncate_draft(self, handle: int, num_tokens: int) -> None:
+        self._sequence(handle).truncate_draft(num_tokens)
+
     # ------------------------------------------------------------------------ statistics and index
 
     def attention_scores(self, handle: int, window: int) -> Tensor:

@@ -135,6 +135,14 @@ class SequenceState:
         if self.statistics is not None:
             self.statistics.commit(length)
 
+    def truncate_draft(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= self.glimpse.tail_length:
+            raise ValueError(
+                f"num_tokens={num_tokens}: must be from 0 to {self.glimpse.tail_length}, "
+                "the draft tail"
+            )
+        self.glimpse.tail_length = num_tokens
+
     def check_length(self, length: int) -> None:
         if not 0 <= length <= self.length:
             raise ValueError(f"length={length}: must be from 0 to {self.length}")
