@@ -17,6 +17,7 @@ from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import Assets, KeepDrafting, Proposal
+from glimpse.efficiency import draft_share
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -29,6 +30,9 @@ from glimpse.types import (
     Sequence,
     Statistics,
 )
+
+SHARE_WITHOUT_PASS = 0.02
+"""What drafting a token without the model is taken to cost of a plain pass."""
 
 
 class Engine:
@@ -87,7 +91,10 @@ class Engine:
                 drafting = [i for i in members if sequences[i].num_output_tokens > 0]
                 if plugins.drafter is None or not drafting:
                     continue
-                planned = plugins.controller.plan([sequences[i] for i in drafting], self.costs)
+                chosen = [sequences[i] for i in drafting]
+                if not self.costs.num_drafts(len(chosen)):
+                    self.costs.draft_share = self._expected_share(plugins, chosen)
+                planned = plugins.controller.plan(chosen, self.costs)
                 for i, cap in zip(drafting, planned, strict=True):
                     caps[i] = min(cap, self._room(sequences[i]) - 1)
         return caps
@@ -232,6 +239,14 @@ class Engine:
         """Tokens the sequence may still emit."""
         context = self.runner.config.max_seq_len - len(sequence.token_ids)
         return min(sequence.params.max_tokens - sequence.num_output_tokens, context)
+
+    def _expected_share(self, plugins: Plugins, sequences: SequenceOf[Sequence]) -> float:
+        """What a draft step may cost of a plain pass, before one was seen."""
+        if plugins.selection is None:
+            return SHARE_WITHOUT_PASS
+        context = max(self.runner.length(sequence.handle) for sequence in sequences)
+        view = plugins.selection.num_positions(context)
+        return draft_share(self.runner.config, context, view)
 
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""

@@ -16,6 +16,9 @@ class Selection(Protocol):
     def statistics(self) -> Statistics:
         """What the runner must record of each sequence for this policy."""
 
+    def num_positions(self, length: int) -> int:
+        """Positions in a glimpse of a context of ``length``, about."""
+
     def select(self, runner: Runner, sequence: Sequence) -> IndexSpec:
         """What the glimpse of a sequence shall hold; asked each time drafting begins."""
 

@@ -17,5 +17,8 @@ class Full:
     def statistics(self) -> Statistics:
         return Statistics()
 
+    def num_positions(self, length: int) -> int:
+        return length
+
     def select(self, runner: Runner, sequence: Sequence) -> IndexSpec:
         return IndexSpec(budget=runner.length(sequence.handle))
