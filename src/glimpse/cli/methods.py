@@ -13,7 +13,7 @@ from glimpse.cli import options
 from glimpse.config import Method
 from glimpse.controllers import controllers
 from glimpse.drafters import drafters
-from glimpse.methods import METHODS, check_runner, needs, needs_draft_model
+from glimpse.methods import METHODS, check_runner, needs, needs_draft_model, needs_head
 from glimpse.registry import Registry
 from glimpse.selection import selections
 
@@ -59,7 +59,12 @@ def _summary(registry: Registry[Any], name: str) -> str:
 
 
 def _needs(method: Method) -> list[str]:
-    return [*needs(method), *(["a second model"] if needs_draft_model(method) else [])]
+    head = needs_head(method)
+    return [
+        *needs(method),
+        *(["a second model"] if needs_draft_model(method) else []),
+        *([f"a head ({head})"] if head is not None else []),
+    ]
 
 
 def _runners(method: Method) -> list[str]:
