@@ -242,8 +242,6 @@ def live(method: Method, assets: Assets) -> Plugins:
     if plugins.drafter is not None:
         kind = plugins.drafter.needs_head
         if kind is not None and head is not None and head.kind != kind:
-            raise ValueError(
-                f"method {method.name!r} needs a head of kind {kind}, not {head.kind}"
-            )
+            raise ValueError(f"method {method.name!r} needs a head of kind {kind}, not {head.kind}")
         plugins.drafter.attach(assets)
     return plugins
