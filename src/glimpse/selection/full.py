@@ -17,5 +17,9 @@ class Full:
     def statistics(self) -> Statistics:
         return Statistics()
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
     def select(self, runner: Runner, sequence: Sequence) -> IndexSpec:
         return IndexSpec(budget=runner.length(sequence.handle))
