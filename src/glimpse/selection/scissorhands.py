@@ -19,14 +19,14 @@ class Scissorhands(BudgetedSelection):
 
     A position is counted down whenever a query of the history window pays it less than 1 / n, n
     being the positions that the query sees; those counted down least often are kept, and recents.
-    The paper's window is 400 queries, which costs a pass of 400 rows' attention at each refresh,
-    and its recents are 10; counts are summed over the query heads of a group. It evicts for good,
-    this chooses anew. Ties, of which counts have many, go to the position with more attention.
+    Recents are the paper's 10; counts are summed over the query heads of a group. The paper counts
+    once and evicts for good, over a window of 400. This counts at each refresh, as many rows'
+    attention as the window has, so its default is 64. Ties go to the position with more attention.
     """
 
     sink_size: int = 0
     recent_size: int = 10
-    window: int = 400
+    window: int = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
