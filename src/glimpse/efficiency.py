@@ -7,6 +7,7 @@ is accepted once all before it were; for a constant one the accepted prefix is g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -160,6 +161,14 @@ class Prediction:
     def cost_ratio(self) -> float:
         """C_d / C_v(0), the paper's gamma."""
         return self.draft_s / self.plain_s
+
+
+def draft_share(model: ModelConfig, context: int, view: int) -> float:
+    """C_d / C_v(0) by bytes alone: a draft step that sees ``view`` of ``context`` positions reads
+    all weights and so much of the KV, both in one precision and for one sequence.
+    """
+    roofline = Roofline(model, Machine("memory alone", 1.0, math.inf, math.inf))
+    return roofline.seconds(1, 1, view) / roofline.seconds(1, 1, context)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import Assets, KeepDrafting, Proposal
+from glimpse.efficiency import draft_share
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -29,6 +30,9 @@ from glimpse.types import (
     Sequence,
     Statistics,
 )
+
+SHARE_WITHOUT_PASS = 0.02
+"""What drafting a token without the model is taken to cost of a plain pass."""
 
 
 class Engine:
@@ -62,13 +66,14 @@ class Engine:
         try:
             caps = self._plan(sequences)
             drafts = self._draft(sequences, caps)
-            logits = self._verify(sequences, drafts)
+            logits, hidden = self._verify(sequences, drafts)
             accepted = self._accept(sequences, drafts, logits)
             outcomes = self._commit(sequences, drafts, logits, accepted)
         except BaseException:
             for sequence in sequences:
                 self.runner.truncate(sequence.handle, len(sequence.token_ids) - 1)
             raise
+        self._show(outcomes, hidden)
         self._learn(outcomes, time.perf_counter() - started)
         self._count(outcomes, time.perf_counter() - started)
         for outcome in outcomes:
@@ -87,7 +92,10 @@ class Engine:
                 drafting = [i for i in members if sequences[i].num_output_tokens > 0]
                 if plugins.drafter is None or not drafting:
                     continue
-                planned = plugins.controller.plan([sequences[i] for i in drafting], self.costs)
+                chosen = [sequences[i] for i in drafting]
+                if not self.costs.num_drafts(len(chosen)):
+                    self.costs.draft_share = self._expected_share(plugins, chosen)
+                planned = plugins.controller.plan(chosen, self.costs)
                 for i, cap in zip(drafting, planned, strict=True):
                     caps[i] = min(cap, self._room(sequences[i]) - 1)
         return caps
@@ -118,8 +126,12 @@ class Engine:
                 drafts[i] = draft
         return drafts
 
-    def _verify(self, sequences: SequenceOf[Sequence], drafts: list[Draft]) -> list[Tensor]:
-        """One dense pass over the last token and the draft of every sequence: logits of all."""
+    def _verify(
+        self, sequences: SequenceOf[Sequence], drafts: list[Draft]
+    ) -> tuple[list[Tensor], list[dict[int, Tensor]]]:
+        """One dense pass over the last token and the draft of every sequence: logits of all, and
+        the hidden states that drafters have asked for.
+        """
         batch = RaggedBatch(
             [
                 Segment(
@@ -133,10 +145,13 @@ class Engine:
                 for sequence, draft in zip(sequences, drafts, strict=True)
             ]
         )
+        layers = {layer for sequence in sequences for layer in self._hidden_layers(sequence)}
         with self._timed("verify"):
-            logits = self.runner.forward(batch).logits
-        edges = batch.cu_logits
-        return [logits[start:end] for start, end in pairwise(edges)]
+            output = self.runner.forward(batch, hidden_layers=sorted(layers))
+        spans = [slice(*edges) for edges in pairwise(batch.cu_logits)]
+        return [output.logits[span] for span in spans], [
+            {layer: rows[span] for layer, rows in output.hidden_states.items()} for span in spans
+        ]
 
     def _accept(
         self, sequences: SequenceOf[Sequence], drafts: list[Draft], logits: list[Tensor]
@@ -173,6 +188,15 @@ class Engine:
                 text = sequence.text[old:]
                 outcomes.append(Outcome(sequence, draft, len(tokens) - 1, len(kept), text))
         return outcomes
+
+    def _show(self, outcomes: list[Outcome], hidden: list[dict[int, Tensor]]) -> None:
+        """Let drafters see the hidden states of what was committed."""
+        with self._timed("draft"):
+            for outcome, states in zip(outcomes, hidden, strict=True):
+                drafter = self._live(outcome.sequence.method).drafter
+                if drafter is not None and states:
+                    kept = {layer: x[: outcome.num_committed] for layer, x in states.items()}
+                    drafter.observe(outcome.sequence, kept)
 
     # ------------------------------------------------------------------------------ sequences
 
@@ -233,6 +257,14 @@ class Engine:
         context = self.runner.config.max_seq_len - len(sequence.token_ids)
         return min(sequence.params.max_tokens - sequence.num_output_tokens, context)
 
+    def _expected_share(self, plugins: Plugins, sequences: SequenceOf[Sequence]) -> float:
+        """What a draft step may cost of a plain pass, before one was seen."""
+        if plugins.selection is None:
+            return SHARE_WITHOUT_PASS
+        context = max(self.runner.length(sequence.handle) for sequence in sequences)
+        view = plugins.selection.num_positions(context)
+        return draft_share(self.runner.config, context, view)
+
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""
         num_drafted = sum(len(outcome.draft) for outcome in outcomes)
@@ -269,6 +301,10 @@ class Engine:
             if stats.rounds == 1:
                 stats.ttft_s = stats.prefill_s + seconds
 
+    def _hidden_layers(self, sequence: Sequence) -> tuple[int, ...]:
+        drafter = self._live(sequence.method).drafter
+        return () if drafter is None else drafter.hidden_layers(self.runner.config)
+
     def _propose(self, sequence: Sequence, draft: Draft, logits: Tensor) -> Proposal:
         return self._rule(sequence).propose(sequence, draft, logits)
 
@@ -283,11 +319,7 @@ class Engine:
 
     def _live(self, method: Method) -> Plugins:
         if method not in self._plugins:
-            plugins = methods.build(method)
-            methods.check_assets(method, has_draft_model=self.assets.draft_runner is not None)
-            if plugins.drafter is not None:
-                plugins.drafter.attach(self.assets)
-            self._plugins[method] = plugins
+            self._plugins[method] = methods.live(method, self.assets)
         return self._plugins[method]
 
     def _rule(self, sequence: Sequence) -> Acceptance:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,6 +59,12 @@ class Sequence:
     def prompt_token_set(self) -> frozenset[int]:
         """The different tokens of the prompt, for the repetition penalty."""
         return frozenset(self.token_ids[: self.num_prompt_tokens])
+
+    def extended(self, token_ids: SequenceOf[int]) -> Sequence:
+        """The same text with more tokens, for a drafter to think on; it shares all but those."""
+        longer = copy.copy(self)
+        longer.token_ids = [*self.token_ids, *token_ids]
+        return longer
 
     @property
     def output_ids(self) -> list[int]:
@@ -215,6 +222,16 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class DraftHead:
+    """Trained layers that draft from the target's hidden states, as their checkpoint has them."""
+
+    kind: Literal["medusa", "eagle3"]
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the shapes do not tell: the checkpoint's config."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of a draft: how many of its tokens were accepted, how many committed."""
 
@@ -248,7 +265,8 @@ class ForwardOutput:
 
     logits: Tensor
     hidden_states: dict[int, Tensor] = field(default_factory=dict)
-    """Inputs of the layers asked for, [num_tokens, hidden_size]."""
+    """Inputs of the layers asked for, [num_tokens, hidden_size]. The head counts as the layer after
+    the last, and its input is behind the final norm."""
 
 
 class Runner(Protocol):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from glimpse.controllers import controllers
 from glimpse.controllers.calibration import Calibration, OnlineCalibration, PaperCalibration
-from glimpse.costs import DRAFT_SHARE, CostModel
+from glimpse.costs import CostModel
 from glimpse.efficiency import best_length
 from glimpse.types import Draft, Outcome, Sequence
 
@@ -197,9 +197,9 @@ class _Round:
         """Speed at the best length above 0 over that of plain decoding."""
         self.seconds_per_token = min(plain, 1.0 / rate)
         """In the long run, for each sequence of the batch."""
-        usual = min(self.draft_cost, DRAFT_SHARE * plain)
+        usual = min(self.draft_cost, costs.draft_share * plain)
         self.promise = best_length(mean, usual, self.round_costs, lengths[1:])[1] * plain
-        """The gain if the cost of a draft step turned out to be a usual one."""
+        """The gain if a draft step turned out to cost no more than was expected."""
         self.resuming = max(0.0, costs.overhead("resuming") - overheads[True])
         """Seconds that a round which drafts after a plain one takes longer than another."""
         self.loss_of_probe = (1 - self.gain) * self.seconds(self.best_k) + self.resuming

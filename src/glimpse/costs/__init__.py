@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from glimpse.costs.surface import MAX_SURPRISE, MIN_REFERENCE, RECENT, Surface, typical
 
 DRAFT_SHARE = 0.5
-"""Before a draft step was seen it is taken to cost this share of a plain pass."""
+"""Of a plain pass: what a draft step is taken to cost where nothing else is known."""
 RoundKind = Literal["plain", "resuming", "drafting"]
 """A round without drafts, the first one with drafts after such rounds, or a later one. One that
 resumes has more to do: attention statistics are scored afresh, and most of the glimpse is moved."""
@@ -36,6 +36,8 @@ class CostModel:
 
     def __init__(self) -> None:
         self.is_pinned = False
+        self.draft_share = DRAFT_SHARE
+        """What a draft step is taken to cost of a plain pass before one was seen."""
         self._table = _Table()
         self._accounted = 0.0
         self._was_drafting = False
@@ -67,11 +69,11 @@ class CostModel:
     def draft(self, batch: int = 1, context: int | None = None) -> float:
         """Seconds of one draft step; by default with glimpses as large as the latest ones.
 
-        Before any was observed: ``DRAFT_SHARE`` of a plain pass over the same batch.
+        Before any was observed: ``draft_share`` of a plain pass over the same batch.
         """
         draft = self._table.draft
         if not draft.points:
-            return DRAFT_SHARE * self.verify(batch, batch)
+            return self.draft_share * self.verify(batch, batch)
         each = draft.context if context is None else context / batch
         size = each / draft.reference
         w = draft.weights
@@ -152,9 +154,9 @@ class CostModel:
         plain = verify.features(batch, batch, verify.context * batch)
         surface.reference = max(MIN_REFERENCE, context / batch)
         if surface is not verify and not verify.points:
-            verify.rescale(seconds / DRAFT_SHARE, plain)
+            verify.rescale(seconds / self.draft_share, plain)
         elif surface is not verify:
-            seconds = min(seconds, MAX_SURPRISE * DRAFT_SHARE * verify.base(plain))
+            seconds = min(seconds, MAX_SURPRISE * self.draft_share * verify.base(plain))
         surface.rescale(seconds, surface.features(*size))
 
     def _follow(self, surprise: float) -> None:

@@ -155,26 +155,55 @@ class Companions:
         vocab_size: int,
         propose: Propose,
         keep_drafting: KeepDrafting,
+        outer: SequenceOf[SequenceOf[int]] | None = None,
     ) -> list[Draft]:
-        """Step by step, each one pass over all that still draft. ``vocab_size`` is the target's."""
+        """Step by step, each one pass over all that still draft. ``vocab_size`` is the target's;
+        ``outer`` is what another level has drafted of each text already.
+        """
         drafts = [Draft() for _ in sequences]
-        active = []
-        for sequence, draft, cap in zip(sequences, drafts, caps, strict=True):
-            companion = self.of(sequence)
-            companion.settle(sequence.token_ids)
-            room = min(cap, companion.room(sequence.token_ids))
-            if room > 0:
-                active.append((companion, sequence, draft, room))
+        before = [()] * len(sequences) if outer is None else outer
+        active = [
+            writer
+            for writer in map(_Writer, map(self.of, sequences), sequences, before, caps, drafts)
+            if writer.begin(is_final=outer is None)
+        ]
         while active:
-            segments = [c.segment(sequence, draft.token_ids) for c, sequence, draft, _ in active]
-            rows = self.runner.forward(RaggedBatch(segments)).logits
-            still = []
-            for row, (companion, sequence, draft, room) in zip(rows, active, strict=True):
-                add_token(sequence, draft, fit(row, vocab_size), propose)
-                if len(draft) < room and keep_drafting(sequence, draft):
-                    still.append((companion, sequence, draft, room))
-            active = still
+            rows = self.runner.forward(RaggedBatch([w.segment() for w in active])).logits
+            active = [
+                writer
+                for row, writer in zip(rows, active, strict=True)
+                if writer.write(fit(row, vocab_size), propose, keep_drafting)
+            ]
         return drafts
+
+
+@dataclass
+class _Writer:
+    """One sequence of the batch while it drafts."""
+
+    companion: Companion
+    sequence: Sequence
+    outer: SequenceOf[int]
+    cap: int
+    draft: Draft
+
+    def begin(self, *, is_final: bool) -> bool:
+        """Bring the companion to where the draft begins; whether there is one to write."""
+        self.text = self.sequence.extended(self.outer) if self.outer else self.sequence
+        if is_final:
+            self.companion.settle(self.text.token_ids)
+        else:
+            self.companion.rewind(self.text.token_ids)
+        self.cap = min(self.cap, self.companion.room(self.text.token_ids))
+        return self.cap > 0
+
+    def segment(self) -> Segment:
+        return self.companion.segment(self.sequence, [*self.outer, *self.draft.token_ids])
+
+    def write(self, row: Tensor, propose: Propose, keep_drafting: KeepDrafting) -> bool:
+        """Draft from a row; whether to go on."""
+        add_token(self.text, self.draft, row, propose)
+        return len(self.draft) < self.cap and keep_drafting(self.text, self.draft)
 
 
 def add_token(sequence: Sequence, draft: Draft, row: Tensor, propose: Propose) -> None:

@@ -20,6 +20,9 @@ class Selection(Protocol):
     def needs(self) -> frozenset[str]:
         """Which of ``Capabilities.index`` its ``IndexSpec`` takes."""
 
+    def num_positions(self, length: int) -> int:
+        """Positions in a glimpse of a context of ``length``, about."""
+
     def select(self, runner: Runner, sequence: Sequence) -> IndexSpec:
         """What the glimpse of a sequence shall hold; asked each time drafting begins."""
 

@@ -21,5 +21,8 @@ class Full:
     def needs(self) -> frozenset[str]:
         return frozenset()
 
+    def num_positions(self, length: int) -> int:
+        return length
+
     def select(self, runner: Runner, sequence: Sequence) -> IndexSpec:
         return IndexSpec(budget=runner.length(sequence.handle))
