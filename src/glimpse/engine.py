@@ -16,7 +16,7 @@ from glimpse.acceptance import Acceptance, acceptances, resolve_acceptance
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
-from glimpse.drafters import KeepDrafting, Proposal
+from glimpse.drafters import Assets, KeepDrafting, Proposal
 from glimpse.efficiency import draft_share
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
@@ -47,8 +47,10 @@ class Engine:
         runner: Runner,
         decode: Callable[[SequenceOf[int]], str],
         costs: CostModel | None = None,
+        assets: Assets | None = None,
     ) -> None:
         self.runner = runner
+        self.assets = assets or Assets()
         self.costs = costs or CostModel()
         self._decode = decode
         self._plugins: dict[Method, Plugins] = {}
@@ -73,6 +75,9 @@ class Engine:
             raise
         self._learn(outcomes, time.perf_counter() - started)
         self._count(outcomes, time.perf_counter() - started)
+        for outcome in outcomes:
+            if outcome.sequence.is_finished:
+                self.forget(outcome.sequence)
         return outcomes
 
     # --------------------------------------------------------------------------------- the verbs
@@ -218,6 +223,12 @@ class Engine:
         sequence.stats.prefill_s = time.perf_counter() - started
         return sequence
 
+    def forget(self, sequence: Sequence) -> None:
+        """Free what drafters keep of a sequence. One that has finished is forgotten already."""
+        drafter = self._live(sequence.method).drafter
+        if drafter is not None:
+            drafter.forget(sequence)
+
     def statistics(self, method: Method) -> Statistics:
         """What a runner must record for a method."""
         return self._live(method).statistics
@@ -287,7 +298,11 @@ class Engine:
 
     def _live(self, method: Method) -> Plugins:
         if method not in self._plugins:
-            self._plugins[method] = methods.build(method)
+            plugins = methods.build(method)
+            methods.check_assets(method, has_draft_model=self.assets.draft_runner is not None)
+            if plugins.drafter is not None:
+                plugins.drafter.attach(self.assets)
+            self._plugins[method] = plugins
         return self._plugins[method]
 
     def _rule(self, sequence: Sequence) -> Acceptance:

@@ -66,11 +66,24 @@ METHODS = {
             paper="prompt lookup (Saxena 2023), github.com/apoorvumang/prompt-lookup-decoding",
         ),
         Method(
+            "auxiliary",
+            drafter="auxiliary",
+            controller="fixed:k=4",
+            paper="speculative decoding with a smaller model (Leviathan et al. 2022), "
+            "arXiv 2211.17192",
+        ),
+        Method(
             "layerskip",
             drafter="layerskip",
             selection="full",
             controller="fixed:k=6",
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
+        ),
+        Method(
+            "rapid",
+            drafter="rapid",
+            controller="confidence:threshold=0.1,is_tuned=false,max_k=10",
+            paper="RAPID (Chen et al. 2025), arXiv 2502.20330, the target on retrieved chunks",
         ),
         Method(
             "full",
@@ -166,4 +179,18 @@ def check_runner(method: Method, runner_name: str, capabilities: Capabilities) -
         raise ValueError(
             f"method {method.name!r} needs {' and '.join(missing)}, which runner "
             f"{runner_name!r} does not have"
+        )
+
+
+def needs_draft_model(method: Method) -> bool:
+    drafter = build(method).drafter
+    return drafter is not None and drafter.needs_draft_model
+
+
+def check_assets(method: Method, *, has_draft_model: bool) -> None:
+    """Raise ValueError if a method needs a model that was not given; asked before loading any."""
+    if needs_draft_model(method) and not has_draft_model:
+        raise ValueError(
+            f"method {method.name!r} drafts with a second model, which was not given: name a "
+            "smaller one with the same tokenizer (--draft-model, or draft_model=...)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +58,12 @@ class Sequence:
     def prompt_token_set(self) -> frozenset[int]:
         """The different tokens of the prompt, for the repetition penalty."""
         return frozenset(self.token_ids[: self.num_prompt_tokens])
+
+    def extended(self, token_ids: SequenceOf[int]) -> Sequence:
+        """The same text with more tokens, for a drafter to think on; it shares all but those."""
+        longer = copy.copy(self)
+        longer.token_ids = [*self.token_ids, *token_ids]
+        return longer
 
     @property
     def output_ids(self) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from torch import Tensor
@@ -18,6 +19,14 @@ Propose = Callable[[Sequence, Draft, Tensor], Proposal]
 KeepDrafting = Callable[[Sequence, Draft], bool]
 
 
+@dataclass(frozen=True)
+class Assets:
+    """What some drafters need beside the target; loaded before any of them runs."""
+
+    draft_runner: Runner | None = None
+    """A second model whose tokens are the target's."""
+
+
 class Drafter(Protocol):
     """Proposes tokens. It leaves the target's dense KV and statistics as it found them."""
 
@@ -25,6 +34,17 @@ class Drafter(Protocol):
     """Whether it reads the glimpse, so that a selection means something to it."""
     needs_early_exit: ClassVar[bool]
     """Whether the runner must be able to stop after some of the layers."""
+
+    @property
+    def needs_draft_model(self) -> bool:
+        """Whether it needs ``Assets.draft_runner``."""
+        return False
+
+    def attach(self, assets: Assets) -> None:
+        """Take what it needs, once, before the first draft."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Free what it keeps of a sequence that has ended."""
 
     def draft(
         self,

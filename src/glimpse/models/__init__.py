@@ -16,7 +16,7 @@ from glimpse.models.tensors import (
     stored_tensors,
     tensor_shapes,
 )
-from glimpse.models.tokenizer import Tokenizer, load_tokenizer
+from glimpse.models.tokenizer import Tokenizer, load_tokenizer, require_same_tokens
 
 __all__ = [
     "ALIASES",
@@ -32,6 +32,7 @@ __all__ = [
     "load_tokenizer",
     "plain_tensor",
     "read_tensors",
+    "require_same_tokens",
     "resolve",
     "stored_tensors",
     "tensor_shapes",
