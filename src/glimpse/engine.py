@@ -17,7 +17,6 @@ from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import Assets, KeepDrafting, Proposal
-from glimpse.efficiency import draft_share
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -246,7 +245,7 @@ class Engine:
             return SHARE_WITHOUT_PASS
         context = max(self.runner.length(sequence.handle) for sequence in sequences)
         view = plugins.selection.num_positions(context)
-        return draft_share(self.runner.config, context, view)
+        return self.runner.pass_bytes(view) / self.runner.pass_bytes(context)
 
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""

@@ -244,6 +244,9 @@ class Runner(Protocol):
     @property
     def capabilities(self) -> Capabilities: ...
 
+    def pass_bytes(self, num_positions: int) -> int:
+        """Bytes that a pass over one token reads, about: weights, and KV of so many positions."""
+
     def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
         """A new empty sequence with room for ``capacity`` tokens (it grows beyond by doubling)."""
 

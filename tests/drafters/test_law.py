@@ -36,7 +36,7 @@ def prompt(runner: Runner) -> list[int]:
 
 @pytest.fixture(scope="module")
 def law(runner: Runner, prompt: list[int]) -> np.ndarray:
-    """p(second, third) of the sampled tokens [vocab_size, vocab_size]; drafts begin at the second."""
+    """p(second, third) of the sampled tokens [vocab_size, vocab_size]; the second is drafted."""
 
     def after(token_ids: list[int]) -> np.ndarray:
         handle = runner.open()
