@@ -250,11 +250,12 @@ class Engine:
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""
         num_drafted = sum(len(outcome.draft) for outcome in outcomes)
+        passes = [outcome.draft.num_passes or len(outcome.draft) for outcome in outcomes]
         with self._timed("control"):
             if num_drafted:
-                num_steps = max(len(outcome.draft) for outcome in outcomes)
+                num_steps = max(passes)
                 # Sequences leave a draft one by one: an average step has this many in it.
-                batch = max(1, round(num_drafted / num_steps))
+                batch = max(1, round(sum(passes) / num_steps))
                 step_s = self._seconds["draft"] / num_steps
                 self.costs.observe_draft(batch, self._view_size, step_s, num_steps)
             context = sum(self.runner.length(outcome.sequence.handle) for outcome in outcomes)

@@ -186,6 +186,10 @@ class Draft:
     signals: list[DraftSignal] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
     """Log-probabilities [vocab_size] each token was really sampled from; empty if not needed."""
+    num_passes: int = 0
+    """Passes of a model that wrote it, where that is fewer than its tokens; else 0."""
+    is_next_ready: bool = False
+    """Whether the pass that wrote the last token has also read it: the next one needs none."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
