@@ -18,6 +18,7 @@ from glimpse.drafters import Assets, drafters
 from glimpse.engine import Engine
 from glimpse.selection import selections
 from glimpse.types import Runner, Sequence
+from tests.heads import tiny_head
 from tests.tiny import PLAIN, decode, prompts, tiny_runner
 
 SMALL = {"budget": 0.05, "min_budget": 6, "sink_size": 1, "recent_size": 3, "window": 4}
@@ -73,16 +74,18 @@ def runner() -> Runner:
 
 
 @functools.cache
-def assets() -> Assets:
-    """A second model, which is the first two of the target's three layers."""
-    return Assets(draft_runner=tiny_runner(num_layers=2))
+def assets(drafter: str | None) -> Assets:
+    """A second model, which is the first two of the target's three layers, and a random head."""
+    kind = drafter and drafters.build(drafter).needs_head
+    config = tiny_runner().config
+    return Assets(tiny_runner(num_layers=2), None if kind is None else tiny_head(kind, config))
 
 
 def generate(
     runner: Runner, method: Method, params: SamplingParams, lengths: tuple[int, ...], seed: int = 7
 ) -> list[Sequence]:
     """Texts for prompts of these lengths, in one batch."""
-    engine = Engine(runner, decode, assets=assets())
+    engine = Engine(runner, decode, assets=assets(method.drafter))
     opened = [engine.open(ids, params, method, seed=seed) for ids in prompts(runner, lengths)]
     running = list(opened)
     while running:

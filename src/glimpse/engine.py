@@ -65,13 +65,14 @@ class Engine:
         try:
             caps = self._plan(sequences)
             drafts = self._draft(sequences, caps)
-            logits = self._verify(sequences, drafts)
+            logits, hidden = self._verify(sequences, drafts)
             accepted = self._accept(sequences, drafts, logits)
             outcomes = self._commit(sequences, drafts, logits, accepted)
         except BaseException:
             for sequence in sequences:
                 self.runner.truncate(sequence.handle, len(sequence.token_ids) - 1)
             raise
+        self._show(outcomes, hidden)
         self._learn(outcomes, time.perf_counter() - started)
         self._count(outcomes, time.perf_counter() - started)
         for outcome in outcomes:
@@ -124,8 +125,12 @@ class Engine:
                 drafts[i] = draft
         return drafts
 
-    def _verify(self, sequences: SequenceOf[Sequence], drafts: list[Draft]) -> list[Tensor]:
-        """One dense pass over the last token and the draft of every sequence: logits of all."""
+    def _verify(
+        self, sequences: SequenceOf[Sequence], drafts: list[Draft]
+    ) -> tuple[list[Tensor], list[dict[int, Tensor]]]:
+        """One dense pass over the last token and the draft of every sequence: logits of all, and
+        the hidden states that drafters have asked for.
+        """
         batch = RaggedBatch(
             [
                 Segment(
@@ -139,10 +144,13 @@ class Engine:
                 for sequence, draft in zip(sequences, drafts, strict=True)
             ]
         )
+        layers = {layer for sequence in sequences for layer in self._hidden_layers(sequence)}
         with self._timed("verify"):
-            logits = self.runner.forward(batch).logits
-        edges = batch.cu_logits
-        return [logits[start:end] for start, end in pairwise(edges)]
+            output = self.runner.forward(batch, hidden_layers=sorted(layers))
+        spans = [slice(*edges) for edges in pairwise(batch.cu_logits)]
+        return [output.logits[span] for span in spans], [
+            {layer: rows[span] for layer, rows in output.hidden_states.items()} for span in spans
+        ]
 
     def _accept(
         self, sequences: SequenceOf[Sequence], drafts: list[Draft], logits: list[Tensor]
@@ -179,6 +187,15 @@ class Engine:
                 text = sequence.text[old:]
                 outcomes.append(Outcome(sequence, draft, len(tokens) - 1, len(kept), text))
         return outcomes
+
+    def _show(self, outcomes: list[Outcome], hidden: list[dict[int, Tensor]]) -> None:
+        """Let drafters see the hidden states of what was committed."""
+        with self._timed("draft"):
+            for outcome, states in zip(outcomes, hidden, strict=True):
+                drafter = self._live(outcome.sequence.method).drafter
+                if drafter is not None and states:
+                    kept = {layer: x[: outcome.num_committed] for layer, x in states.items()}
+                    drafter.observe(outcome.sequence, kept)
 
     # ------------------------------------------------------------------------------ sequences
 
@@ -284,6 +301,10 @@ class Engine:
             if stats.rounds == 1:
                 stats.ttft_s = stats.prefill_s + seconds
 
+    def _hidden_layers(self, sequence: Sequence) -> tuple[int, ...]:
+        drafter = self._live(sequence.method).drafter
+        return () if drafter is None else drafter.hidden_layers(self.runner.config)
+
     def _propose(self, sequence: Sequence, draft: Draft, logits: Tensor) -> Proposal:
         return self._rule(sequence).propose(sequence, draft, logits)
 
@@ -298,11 +319,7 @@ class Engine:
 
     def _live(self, method: Method) -> Plugins:
         if method not in self._plugins:
-            plugins = methods.build(method)
-            methods.check_assets(method, has_draft_model=self.assets.draft_runner is not None)
-            if plugins.drafter is not None:
-                plugins.drafter.attach(self.assets)
-            self._plugins[method] = plugins
+            self._plugins[method] = methods.live(method, self.assets)
         return self._plugins[method]
 
     def _rule(self, sequence: Sequence) -> Acceptance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -196,6 +197,16 @@ class Draft:
 
 
 @dataclass(frozen=True)
+class DraftHead:
+    """Trained layers that draft from the target's hidden states, as their checkpoint has them."""
+
+    kind: Literal["medusa", "eagle3"]
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the shapes do not tell: the checkpoint's config."""
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What became of a draft: how many of its tokens were accepted, how many committed."""
 
@@ -227,7 +238,8 @@ class ForwardOutput:
 
     logits: Tensor
     hidden_states: dict[int, Tensor] = field(default_factory=dict)
-    """Inputs of the layers asked for, [num_tokens, hidden_size]."""
+    """Inputs of the layers asked for, [num_tokens, hidden_size]. The head counts as the layer after
+    the last, and its input is behind the final norm."""
 
 
 class Runner(Protocol):

@@ -13,7 +13,7 @@ from glimpse.types import RaggedBatch, Runner, Segment
 from tests.tiny import decode, prompts, tiny_runner
 
 VOCAB_SIZE = 5
-NUM_TEXTS = 1500
+NUM_TEXTS = 1000
 PARAMS = SamplingParams(max_tokens=4, temperature=1.0)
 VIEW = "verification:budget=0.05,min_budget=5,sink_size=1,recent_size=2,window=2"
 
@@ -36,7 +36,7 @@ def prompt(runner: Runner) -> list[int]:
 
 @pytest.fixture(scope="module")
 def law(runner: Runner, prompt: list[int]) -> np.ndarray:
-    """p(second, third) of the sampled tokens [vocab_size, vocab_size]; the second is drafted."""
+    """p(second, third) of the sampled tokens; drafts begin at the second."""
 
     def after(token_ids: list[int]) -> np.ndarray:
         handle = runner.open()

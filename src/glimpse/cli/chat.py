@@ -26,6 +26,7 @@ def chat(
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D or /quit the conversation."""
     document = options.read_document(file).strip() if file else None
@@ -42,6 +43,7 @@ def chat(
         kv_dtype=kv_dtype,
         activations=activations,
         draft_model=draft_model,
+        draft_head=draft_head,
     )
     params = llm.sampling_params(**sampling)
     messages: list[Message] = []

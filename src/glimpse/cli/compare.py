@@ -48,6 +48,7 @@ def compare(
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     cost_table: options.CostTable = None,
     show_text: Annotated[bool, typer.Option("--show-text", help="Print the answers.")] = False,
     json: options.Json = False,
@@ -68,6 +69,7 @@ def compare(
         kv_dtype=kv_dtype,
         activations=activations,
         draft_model=draft_model,
+        draft_head=draft_head,
     )
     prompts = [options.token_ids(llm, text, is_chat=bool(ask)) for text in texts]
     costs = CostModel.load(cost_table) if cost_table else None

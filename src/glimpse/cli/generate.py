@@ -52,6 +52,7 @@ def generate(
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
     draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     cost_table: options.CostTable = None,
     json: options.Json = False,
 ) -> None:
@@ -88,6 +89,7 @@ def generate(
         kv_dtype=kv_dtype,
         activations=activations,
         draft_model=draft_model,
+        draft_head=draft_head,
     )
     params = llm.sampling_params(**sampling)
     _show_defaults(llm)

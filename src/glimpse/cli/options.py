@@ -25,7 +25,7 @@ from glimpse import runners
 from glimpse.config import Method, RunnerOptions, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.llm import LLM
-from glimpse.methods import check_assets, check_runner, needs_draft_model
+from glimpse.methods import check_assets, check_runner, needs_draft_model, needs_head
 from glimpse.types import Progress as ProgressCallback
 
 Model = Annotated[
@@ -45,6 +45,9 @@ Activations = Annotated[
 DraftModel = Annotated[
     str | None,
     typer.Option(help="Smaller model for methods that draft with one; the same tokenizer."),
+]
+DraftHead = Annotated[
+    str | None, typer.Option(help="Folder of a Medusa or EAGLE-3 head trained for the model.")
 ]
 MethodName = Annotated[str, typer.Option("--method", help="See `glimpse methods`.")]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue, as it is.")]
@@ -102,22 +105,28 @@ def load(
     options["runner"] = runners.choose(
         options["runner"], RunnerOptions(**{name: options.get(name) for name in names})
     )
-    _check([*methods], options["runner"], options.get("draft_model"))
+    _check([*methods], options["runner"], options.get("draft_model"), options.get("draft_head"))
     costs = CostModel.load(cost_table) if cost_table and cost_table.exists() else None
     console.print(f"loading {model}", style="dim", highlight=False)
     with progress_bars("fetching") as (progress,):
         return LLM(model, costs=costs, progress=progress, **options)
 
 
-def _check(methods: list[Method], runner: str, draft_model: str | None) -> None:
+def _check(
+    methods: list[Method], runner: str, draft_model: str | None, draft_head: str | None
+) -> None:
     """Raise ValueError, before anything is loaded, if a method lacks what it needs, or none of them
-    needs the draft model that is given.
+    needs the draft model or the head that is given.
     """
     for method in methods:
         check_runner(method, runner, runners.capabilities(runner))
-        check_assets(method, has_draft_model=draft_model is not None)
+        check_assets(
+            method, has_draft_model=draft_model is not None, has_head=draft_head is not None
+        )
     if draft_model is not None and not any(map(needs_draft_model, methods)):
         raise ValueError(f"draft_model={draft_model!r}: none of the methods drafts with one")
+    if draft_head is not None and not any(map(needs_head, methods)):
+        raise ValueError(f"draft_head={draft_head!r}: none of the methods drafts with one")
 
 
 def save_costs(llm: LLM, cost_table: Path | None) -> None:

@@ -8,6 +8,7 @@ from glimpse.models.errors import ModelError
 from glimpse.models.fetch import ALIASES, cache_folder
 from glimpse.models.files import ModelFiles, resolve
 from glimpse.models.generation import GenerationDefaults, load_generation_defaults
+from glimpse.models.heads import load_head
 from glimpse.models.tensors import (
     StoredTensor,
     dequantized_tensor,
@@ -29,6 +30,7 @@ __all__ = [
     "dequantized_tensor",
     "load_config",
     "load_generation_defaults",
+    "load_head",
     "load_tokenizer",
     "plain_tensor",
     "read_tensors",
