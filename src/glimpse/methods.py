@@ -80,6 +80,14 @@ METHODS = {
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
         ),
         Method(
+            "hierarchical",
+            drafter="hierarchical:inner_k=3",
+            selection="verification",
+            controller="fixed:k=6",
+            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912: prompt lookup, then "
+            "SparseSpec-L's glimpse",
+        ),
+        Method(
             "medusa",
             drafter="medusa",
             controller="fixed:k=5",
@@ -234,6 +242,6 @@ def live(method: Method, assets: Assets) -> Plugins:
     if plugins.drafter is not None:
         kind = plugins.drafter.needs_head
         if kind is not None and head is not None and head.kind != kind:
-            raise ValueError(f"method {method.name!r} needs a {kind} head, not a {head.kind} one")
+            raise ValueError(f"method {method.name!r} needs a head of kind {kind}, not {head.kind}")
         plugins.drafter.attach(assets)
     return plugins

@@ -140,7 +140,7 @@ def test_a_head_for_another_method_is_refused(
     runner: Runner, medusa: DraftHead, eagle3: DraftHead, name: str
 ) -> None:
     other = eagle3 if name == "medusa" else medusa
-    with pytest.raises(ValueError, match=f"needs a {name} head, not a {other.kind} one"):
+    with pytest.raises(ValueError, match=f"needs a head of kind {name}, not {other.kind}"):
         Engine(runner, decode, assets=Assets(head=other)).open([1, 2], PARAMS, Method("t", name))
     with pytest.raises(ValueError, match="drafts with a head trained for the model"):
         Engine(runner, decode).open([1, 2], PARAMS, Method("t", name))

@@ -29,12 +29,10 @@ class EagleHead:
         d2t = self._tensors.pop("d2t")
         self._target_ids = torch.arange(len(d2t)) + d2t.long()
 
-    @torch.inference_mode()
     def fuse(self, features: Tensor) -> Tensor:
         """Hidden states of three layers, side by side [rows, 3 H] -> [rows, H]."""
         return self._linear("fc", features)
 
-    @torch.inference_mode()
     def forward(self, h: Tensor, token_ids: list[int], kv: HeadKV) -> Tensor:
         """Output of the layer [rows, H] before the norm, for features and the tokens after them."""
         ids = torch.tensor(token_ids, device=h.device)
@@ -46,7 +44,6 @@ class EagleHead:
         gate, up = (self._linear(f"midlayer.mlp.{name}_proj", x) for name in ("gate", "up"))
         return h + self._linear("midlayer.mlp.down_proj", F.silu(gate) * up)
 
-    @torch.inference_mode()
     def logits(self, h: Tensor, vocab_size: int) -> Tensor:
         """Over the target's tokens [vocab_size], -inf for those that the head does not know."""
         own = self._linear("lm_head", self._norm("norm", h))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -67,7 +66,6 @@ class Medusa(Drafter):
                     break
         return drafts
 
-    @torch.inference_mode()
     def logits(self, number: int, x: Tensor) -> Tensor:
         """A head's logits [rows, vocab_size] for what the target's own head read."""
         weight, bias, out = (
