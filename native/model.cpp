@@ -99,6 +99,11 @@ void Model::forward(const Pass& pass) {
     }
     run_layer(number, positions);
   }
+  for (const auto& [layer, to] : pass.hidden) {
+    if (layer != pass.num_layers) continue;
+    normalize(weights_.final_norm);
+    std::memcpy(to, normed_.data(), num_rows_ * hidden_size_ * sizeof(float));
+  }
   compute_logits(pass);
 }
 

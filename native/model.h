@@ -48,7 +48,7 @@ struct Pass {
   int num_layers;
   std::vector<std::int64_t> logit_rows;
   float* logits;  // [logit_rows, vocab_size]
-  std::vector<std::pair<int, float*>> hidden;  // inputs of a layer [num_rows, hidden_size]
+  std::vector<std::pair<int, float*>> hidden;  // inputs of a layer, or of the head
 };
 
 class Model {

@@ -11,7 +11,7 @@ import pytest
 
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import controllers
-from glimpse.drafters import KeepDrafting, Propose
+from glimpse.drafters import Drafter, KeepDrafting, Propose
 from glimpse.engine import Engine
 from glimpse.methods import Plugins
 from glimpse.types import Draft, DraftSignal, RaggedBatch, Runner, Sequence
@@ -26,12 +26,13 @@ NUM_TOKENS = 20
 
 
 @dataclass
-class Scripted:
+class Scripted(Drafter):
     """Proposes the continuation of a known text, or anything but it at the ``wrong`` places."""
 
     text: list[int]
     wrong: frozenset[int] = frozenset()
     uses_view: ClassVar[bool] = False
+    needs_early_exit: ClassVar[bool] = False
 
     def draft(
         self,
@@ -279,7 +280,7 @@ def test_a_plain_round_observes_nothing(
     batches: list[RaggedBatch] = []
     forward = runner.forward
     monkeypatch.setattr(
-        runner, "forward", lambda batch, *rest: (batches.append(batch), forward(batch, *rest))[1]
+        runner, "forward", lambda batch, **rest: (batches.append(batch), forward(batch, **rest))[1]
     )
     plain(runner, prompt, GREEDY)
     assert not any(segment.is_observed for batch in batches for segment in batch.segments)

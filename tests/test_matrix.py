@@ -6,6 +6,7 @@ rejected, and that they were is asserted.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import controllers
-from glimpse.drafters import drafters
+from glimpse.drafters import Assets, drafters
 from glimpse.engine import Engine
 from glimpse.selection import selections
 from glimpse.types import Runner, Sequence
+from tests.heads import tiny_head
 from tests.tiny import PLAIN, decode, prompts, tiny_runner
 
 SMALL = {"budget": 0.05, "min_budget": 6, "sink_size": 1, "recent_size": 3, "window": 4}
@@ -32,17 +34,30 @@ def spec(selection: str) -> str:
     return f"{selection}:{','.join(chosen)}" if chosen else selection
 
 
-DRAFTERS = {"layerskip": "layerskip:exit_layer=2"}
-"""Options that the tiny model needs."""
+OPTIONS = {
+    "layerskip": ":exit_layer=2",
+    "rapid": ":num_tokens=12,chunk_size=4,query_size=5",
+}
+"""What the tiny model needs."""
+FORMS = {"hierarchical": ["hierarchical:inner_k=2", "hierarchical:inner=auxiliary,inner_k=2"]}
+"""Drafters that come in several forms."""
+DRAFTERS = [
+    form for name in drafters.names() for form in FORMS.get(name, [name + OPTIONS.get(name, "")])
+]
 CONTROLLERS = [name for name in controllers.names() if name != "fixed"] + ["fixed:k=5"]
+
+
+def views(drafter: str) -> list[Any]:
+    """The selections that a drafter can be given."""
+    uses_view = drafters.get(drafter.partition(":")[0]).uses_view
+    return selections.names() if uses_view else [None]
 
 
 def combinations() -> list[Any]:
     """All that may be combined. Every pair is in the default tier, the rest is slow."""
     found = []
-    for drafter, controller in itertools.product(drafters.names(), CONTROLLERS):
-        uses_view = drafters.get(drafter).uses_view
-        for selection in selections.names() if uses_view else [None]:
+    for drafter, controller in itertools.product(DRAFTERS, CONTROLLERS):
+        for selection in views(drafter):
             is_common = (
                 selection in (None, "verification")
                 or (controller.startswith("fixed") and drafter == "sparse_self")
@@ -58,11 +73,19 @@ def runner() -> Runner:
     return tiny_runner()
 
 
+@functools.cache
+def assets(drafter: str | None) -> Assets:
+    """A second model, which is the first two of the target's three layers, and a random head."""
+    kind = drafter and drafters.build(drafter).needs_head
+    config = tiny_runner().config
+    return Assets(tiny_runner(num_layers=2), None if kind is None else tiny_head(kind, config))
+
+
 def generate(
     runner: Runner, method: Method, params: SamplingParams, lengths: tuple[int, ...], seed: int = 7
 ) -> list[Sequence]:
     """Texts for prompts of these lengths, in one batch."""
-    engine = Engine(runner, decode)
+    engine = Engine(runner, decode, assets=assets(method.drafter))
     opened = [engine.open(ids, params, method, seed=seed) for ids in prompts(runner, lengths)]
     running = list(opened)
     while running:
@@ -85,12 +108,12 @@ def test_the_text_is_plain_decodings(
 ) -> None:
     expected = texts(generate(runner, PLAIN, params, LENGTHS))
     view = None if selection is None else spec(selection)
-    method = Method("test", DRAFTERS.get(drafter, drafter), view, controller)
+    method = Method("test", drafter, view, controller)
     drafted = generate(runner, method, params, LENGTHS)
     assert texts(drafted) == expected
     num_rejected = sum(s.stats.drafted - s.stats.accepted for s in drafted)
     assert sum(s.stats.drafted for s in drafted) > 0
-    if (drafter, selection) == ("sparse_self", "full"):
+    if selection == "full" and not drafter.startswith("layerskip"):
         assert num_rejected == 0
     elif controller.startswith("fixed"):
         assert num_rejected > 0
@@ -143,11 +166,11 @@ def test_methods_mix_in_one_batch(runner: Runner) -> None:
 
 def test_rejection_runs_everywhere(runner: Runner) -> None:
     """Its law is tested in test_acceptance; here, that the engine gives it what it needs."""
-    for drafter in drafters.names():
-        for selection in selections.names() if drafters.get(drafter).uses_view else [None]:
+    for drafter in DRAFTERS:
+        for selection in views(drafter):
             view = None if selection is None else spec(selection)
-            method = Method("test", DRAFTERS.get(drafter, drafter), view, "fixed:k=4", "rejection")
+            method = Method("test", drafter, view, "fixed:k=4", "rejection")
             drafted = generate(runner, method, SAMPLED, LENGTHS)
             assert all(len(s.output_ids) == SAMPLED.max_tokens for s in drafted)
-            if (drafter, selection) == ("sparse_self", "full"):
+            if selection == "full" and not drafter.startswith("layerskip"):
                 assert all(s.stats.acceptance_rate == 1 for s in drafted)

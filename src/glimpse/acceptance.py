@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from glimpse.types import Draft, Sequence
 
 class Acceptance(Protocol):
     """How drafted tokens are chosen and checked, so that the output's law is the target's."""
+
+    needs_law: ClassVar[bool]
+    """Whether ``accept`` needs the law that drafted tokens were sampled from."""
 
     def propose(
         self, sequence: Sequence, draft: Draft, logits: Tensor
@@ -54,6 +57,8 @@ def resolve_acceptance(name: str, params: SamplingParams) -> str:
 class Greedy:
     """Keep a token while it is the target's likeliest (Stern et al., arXiv 1811.03115)."""
 
+    needs_law: ClassVar[bool] = False
+
     def propose(
         self, sequence: Sequence, draft: Draft, logits: Tensor
     ) -> tuple[int, Tensor | None]:
@@ -77,6 +82,8 @@ class Coupled:
     plain decoding with the same seed, whatever is drafted.
     Gumbel coupling for speculative decoding: Daliri et al., arXiv 2408.07978.
     """
+
+    needs_law: ClassVar[bool] = False
 
     def propose(
         self, sequence: Sequence, draft: Draft, logits: Tensor
@@ -109,6 +116,8 @@ class Rejection:
     Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318. Tokens proposed without a law
     (``draft.log_probs`` empty) count as drawn from a one-hot q.
     """
+
+    needs_law: ClassVar[bool] = True
 
     def propose(
         self, sequence: Sequence, draft: Draft, logits: Tensor

@@ -16,8 +16,7 @@ from glimpse.acceptance import Acceptance, acceptances, resolve_acceptance
 from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
-from glimpse.drafters import KeepDrafting, Proposal
-from glimpse.efficiency import draft_share
+from glimpse.drafters import Assets, KeepDrafting, Proposal
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -47,8 +46,10 @@ class Engine:
         runner: Runner,
         decode: Callable[[SequenceOf[int]], str],
         costs: CostModel | None = None,
+        assets: Assets | None = None,
     ) -> None:
         self.runner = runner
+        self.assets = assets or Assets()
         self.costs = costs or CostModel()
         self._decode = decode
         self._plugins: dict[Method, Plugins] = {}
@@ -64,15 +65,19 @@ class Engine:
         try:
             caps = self._plan(sequences)
             drafts = self._draft(sequences, caps)
-            logits = self._verify(sequences, drafts)
+            logits, hidden = self._verify(sequences, drafts)
             accepted = self._accept(sequences, drafts, logits)
             outcomes = self._commit(sequences, drafts, logits, accepted)
         except BaseException:
             for sequence in sequences:
                 self.runner.truncate(sequence.handle, len(sequence.token_ids) - 1)
             raise
+        self._show(outcomes, hidden)
         self._learn(outcomes, time.perf_counter() - started)
         self._count(outcomes, time.perf_counter() - started)
+        for outcome in outcomes:
+            if outcome.sequence.is_finished:
+                self.forget(outcome.sequence)
         return outcomes
 
     # --------------------------------------------------------------------------------- the verbs
@@ -120,8 +125,12 @@ class Engine:
                 drafts[i] = draft
         return drafts
 
-    def _verify(self, sequences: SequenceOf[Sequence], drafts: list[Draft]) -> list[Tensor]:
-        """One dense pass over the last token and the draft of every sequence: logits of all."""
+    def _verify(
+        self, sequences: SequenceOf[Sequence], drafts: list[Draft]
+    ) -> tuple[list[Tensor], list[dict[int, Tensor]]]:
+        """One dense pass over the last token and the draft of every sequence: logits of all, and
+        the hidden states that drafters have asked for.
+        """
         batch = RaggedBatch(
             [
                 Segment(
@@ -135,10 +144,13 @@ class Engine:
                 for sequence, draft in zip(sequences, drafts, strict=True)
             ]
         )
+        layers = {layer for sequence in sequences for layer in self._hidden_layers(sequence)}
         with self._timed("verify"):
-            logits = self.runner.forward(batch).logits
-        edges = batch.cu_logits
-        return [logits[start:end] for start, end in pairwise(edges)]
+            output = self.runner.forward(batch, hidden_layers=sorted(layers))
+        spans = [slice(*edges) for edges in pairwise(batch.cu_logits)]
+        return [output.logits[span] for span in spans], [
+            {layer: rows[span] for layer, rows in output.hidden_states.items()} for span in spans
+        ]
 
     def _accept(
         self, sequences: SequenceOf[Sequence], drafts: list[Draft], logits: list[Tensor]
@@ -175,6 +187,15 @@ class Engine:
                 text = sequence.text[old:]
                 outcomes.append(Outcome(sequence, draft, len(tokens) - 1, len(kept), text))
         return outcomes
+
+    def _show(self, outcomes: list[Outcome], hidden: list[dict[int, Tensor]]) -> None:
+        """Let drafters see the hidden states of what was committed."""
+        with self._timed("draft"):
+            for outcome, states in zip(outcomes, hidden, strict=True):
+                drafter = self._live(outcome.sequence.method).drafter
+                if drafter is not None and states:
+                    kept = {layer: x[: outcome.num_committed] for layer, x in states.items()}
+                    drafter.observe(outcome.sequence, kept)
 
     # ------------------------------------------------------------------------------ sequences
 
@@ -218,6 +239,12 @@ class Engine:
         sequence.stats.prefill_s = time.perf_counter() - started
         return sequence
 
+    def forget(self, sequence: Sequence) -> None:
+        """Free what drafters keep of a sequence. One that has finished is forgotten already."""
+        drafter = self._live(sequence.method).drafter
+        if drafter is not None:
+            drafter.forget(sequence)
+
     def statistics(self, method: Method) -> Statistics:
         """What a runner must record for a method."""
         return self._live(method).statistics
@@ -235,16 +262,17 @@ class Engine:
             return SHARE_WITHOUT_PASS
         context = max(self.runner.length(sequence.handle) for sequence in sequences)
         view = plugins.selection.num_positions(context)
-        return draft_share(self.runner.config, context, view)
+        return self.runner.pass_bytes(view) / self.runner.pass_bytes(context)
 
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""
         num_drafted = sum(len(outcome.draft) for outcome in outcomes)
+        passes = [outcome.draft.num_passes or len(outcome.draft) for outcome in outcomes]
         with self._timed("control"):
             if num_drafted:
-                num_steps = max(len(outcome.draft) for outcome in outcomes)
+                num_steps = max(passes)
                 # Sequences leave a draft one by one: an average step has this many in it.
-                batch = max(1, round(num_drafted / num_steps))
+                batch = max(1, round(sum(passes) / num_steps))
                 step_s = self._seconds["draft"] / num_steps
                 self.costs.observe_draft(batch, self._view_size, step_s, num_steps)
             context = sum(self.runner.length(outcome.sequence.handle) for outcome in outcomes)
@@ -273,6 +301,10 @@ class Engine:
             if stats.rounds == 1:
                 stats.ttft_s = stats.prefill_s + seconds
 
+    def _hidden_layers(self, sequence: Sequence) -> tuple[int, ...]:
+        drafter = self._live(sequence.method).drafter
+        return () if drafter is None else drafter.hidden_layers(self.runner.config)
+
     def _propose(self, sequence: Sequence, draft: Draft, logits: Tensor) -> Proposal:
         return self._rule(sequence).propose(sequence, draft, logits)
 
@@ -287,7 +319,7 @@ class Engine:
 
     def _live(self, method: Method) -> Plugins:
         if method not in self._plugins:
-            self._plugins[method] = methods.build(method)
+            self._plugins[method] = methods.live(method, self.assets)
         return self._plugins[method]
 
     def _rule(self, sequence: Sequence) -> Acceptance:

@@ -12,12 +12,13 @@ from typing import Any, cast
 from glimpse import models, prefill, runners
 from glimpse.config import Method, RunnerOptions, SamplingParams
 from glimpse.costs import CostModel
+from glimpse.drafters import Assets
 from glimpse.engine import Engine
-from glimpse.methods import check_runner, get_method
+from glimpse.methods import check_assets, check_runner, get_method, live
 from glimpse.prefix import PrefixCache
 from glimpse.stats import Stats, repetition
 from glimpse.stopping import finish
-from glimpse.types import FinishReason, Progress, Sequence, Statistics, TokenLogprobs
+from glimpse.types import FinishReason, Progress, Runner, Sequence, Statistics, TokenLogprobs
 
 Prompt = str | SequenceOf[int]
 """Text, or token ids."""
@@ -83,7 +84,9 @@ class LLM:
     >>> llm.generate("The capital of France is", max_tokens=8)[0].text
 
     ``model`` is an alias, a hub id, a folder or a ``.gguf`` file. Raises ModelError where it
-    cannot be had or is not supported, ValueError for options that are not valid.
+    cannot be had or is not supported, ValueError for options that are not valid. ``draft_model`` is
+    for methods that draft with a second model; it must have the same tokenizer. ``draft_head`` is
+    the folder of a Medusa or EAGLE-3 checkpoint.
     """
 
     def __init__(
@@ -97,6 +100,8 @@ class LLM:
         threads: int | None = None,
         kv_dtype: str | None = None,
         activations: str | None = None,
+        draft_model: str | None = None,
+        draft_head: str | None = None,
         max_num_seqs: int = 8,
         prefix_capacity: int = 1,
         costs: CostModel | None = None,
@@ -110,13 +115,31 @@ class LLM:
         )
         runner_name = runners.choose(runner, options)
         check_runner(self.method, runner_name, runners.capabilities(runner_name))
+        check_assets(
+            self.method, has_draft_model=draft_model is not None, has_head=draft_head is not None
+        )
         self.files = models.resolve(model, progress=progress)
         self.tokenizer = models.load_tokenizer(self.files)
         self.defaults = models.load_generation_defaults(self.files)
+        # These first: what does not fit is refused before the target is read.
+        self.assets = Assets(
+            draft_runner=None
+            if draft_model is None
+            else self._load_drafter(draft_model, runner_name, options, progress),
+            head=None if draft_head is None else models.load_head(draft_head, self.files),
+        )
+        live(self.method, self.assets)
         self.runner = runners.load_runner(runner_name, self.files, options)
-        self.engine = Engine(self.runner, self.tokenizer.decode, costs)
+        self.engine = Engine(self.runner, self.tokenizer.decode, costs, self.assets)
         self.max_num_seqs = max_num_seqs
         self.prefixes = PrefixCache(self.runner, prefix_capacity)
+
+    def _load_drafter(
+        self, model: str, runner_name: str, options: RunnerOptions, progress: Progress | None
+    ) -> Runner:
+        files = models.resolve(model, progress=progress)
+        models.require_same_tokens(self.tokenizer, models.load_tokenizer(files), model)
+        return runners.load_runner(runner_name, files, options)
 
     def sampling_params(self, **overrides: Any) -> SamplingParams:
         """The model's own generation defaults with ``overrides`` on top."""
@@ -169,6 +192,7 @@ class LLM:
         if isinstance(chosen, str):
             chosen = get_method(chosen)
         check_runner(chosen, self.runner.name, self.runner.capabilities)
+        live(chosen, self.assets)
         requests = deque(self._requests(prompts, params))
         return self._run(requests, params, chosen, progress)
 
@@ -220,6 +244,7 @@ class LLM:
                 self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
+        self.engine.forget(sequence)
         sequence.stats.repetition = repetition(sequence.output_ids)
         self.prefixes.put(sequence.handle, sequence.token_ids)
 

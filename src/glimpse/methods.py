@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from glimpse.acceptance import acceptances
 from glimpse.config import Method
 from glimpse.controllers import Controller, controllers
-from glimpse.drafters import Drafter, drafters
+from glimpse.drafters import Assets, Drafter, drafters
 from glimpse.registry import parse_spec
 from glimpse.selection import Selection, selections
 from glimpse.types import Capabilities, Statistics
@@ -66,11 +66,44 @@ METHODS = {
             paper="prompt lookup (Saxena 2023), github.com/apoorvumang/prompt-lookup-decoding",
         ),
         Method(
+            "auxiliary",
+            drafter="auxiliary",
+            controller="fixed:k=4",
+            paper="speculative decoding with a smaller model (Leviathan et al. 2022), "
+            "arXiv 2211.17192",
+        ),
+        Method(
             "layerskip",
             drafter="layerskip",
             selection="full",
             controller="fixed:k=6",
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
+        ),
+        Method(
+            "hierarchical",
+            drafter="hierarchical:inner_k=3",
+            selection="verification",
+            controller="fixed:k=6",
+            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912: prompt lookup, then "
+            "SparseSpec-L's glimpse",
+        ),
+        Method(
+            "medusa",
+            drafter="medusa",
+            controller="fixed:k=5",
+            paper="Medusa (Cai et al. 2024), arXiv 2401.10774, a chain of its heads' tokens",
+        ),
+        Method(
+            "eagle3",
+            drafter="eagle3",
+            controller="fixed:k=5",
+            paper="EAGLE-3 (Li et al. 2025), arXiv 2503.01840, a chain",
+        ),
+        Method(
+            "rapid",
+            drafter="rapid",
+            controller="confidence:threshold=0.1,is_tuned=false,max_k=10",
+            paper="RAPID (Chen et al. 2025), arXiv 2502.20330, the target on retrieved chunks",
         ),
         Method(
             "full",
@@ -155,6 +188,10 @@ def needs(method: Method) -> dict[str, Callable[[Capabilities], bool]]:
             drafter is not None and drafter.needs_early_exit,
             lambda c: c.has_early_exit,
         ),
+        "hidden states": (
+            drafter is not None and drafter.needs_head is not None,
+            lambda c: c.has_hidden_states,
+        ),
     }
     return {what: has for what, (is_asked, has) in asked.items() if is_asked}
 
@@ -167,3 +204,44 @@ def check_runner(method: Method, runner_name: str, capabilities: Capabilities) -
             f"method {method.name!r} needs {' and '.join(missing)}, which runner "
             f"{runner_name!r} does not have"
         )
+
+
+def needs_draft_model(method: Method) -> bool:
+    drafter = build(method).drafter
+    return drafter is not None and drafter.needs_draft_model
+
+
+def needs_head(method: Method) -> str | None:
+    """The kind of head that a method drafts with, if any."""
+    drafter = build(method).drafter
+    return drafter.needs_head if drafter is not None else None
+
+
+def check_assets(method: Method, *, has_draft_model: bool, has_head: bool) -> None:
+    """Raise ValueError if a method needs what was not given; asked before anything is loaded."""
+    if needs_draft_model(method) and not has_draft_model:
+        raise ValueError(
+            f"method {method.name!r} drafts with a second model, which was not given: name a "
+            "smaller one with the same tokenizer (--draft-model, or draft_model=...)"
+        )
+    kind = needs_head(method)
+    if kind is not None and not has_head:
+        raise ValueError(
+            f"method {method.name!r} drafts with a head trained for the model, which was not "
+            f"given: name the folder of a {kind} checkpoint (--draft-head, or draft_head=...)"
+        )
+
+
+def live(method: Method, assets: Assets) -> Plugins:
+    """A method's plugins with what they need beside the target. Raises ValueError if it is not
+    there, or not for this method.
+    """
+    has_draft_model, head = assets.draft_runner is not None, assets.head
+    check_assets(method, has_draft_model=has_draft_model, has_head=head is not None)
+    plugins = build(method)
+    if plugins.drafter is not None:
+        kind = plugins.drafter.needs_head
+        if kind is not None and head is not None and head.kind != kind:
+            raise ValueError(f"method {method.name!r} needs a head of kind {kind}, not {head.kind}")
+        plugins.drafter.attach(assets)
+    return plugins

@@ -41,7 +41,7 @@ def read(
             )
         if handle is None:
             handle = runner.open(max(capacity, len(prompt_ids)), statistics)
-        _fill(runner, handle, prompt_ids[:-1], statistics.window, progress)
+        fill(runner, handle, prompt_ids[:-1], statistics.window, progress)
     except BaseException:
         if handle is not None:
             runner.close(handle)
@@ -49,13 +49,14 @@ def read(
     return handle
 
 
-def _fill(
+def fill(
     runner: Runner,
     handle: int,
     token_ids: SequenceOf[int],
-    window: int,
-    progress: Progress | None,
+    window: int = 0,
+    progress: Progress | None = None,
 ) -> None:
+    """Read what the KV lacks of ``token_ids``, chunk by chunk."""
     start = runner.length(handle)
     while start < len(token_ids):
         stop = min(len(token_ids), (start // CHUNK_SIZE + 1) * CHUNK_SIZE)

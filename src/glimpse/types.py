@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +59,12 @@ class Sequence:
     def prompt_token_set(self) -> frozenset[int]:
         """The different tokens of the prompt, for the repetition penalty."""
         return frozenset(self.token_ids[: self.num_prompt_tokens])
+
+    def extended(self, token_ids: SequenceOf[int]) -> Sequence:
+        """The same text with more tokens, for a drafter to think on; it shares all but those."""
+        longer = copy.copy(self)
+        longer.token_ids = [*self.token_ids, *token_ids]
+        return longer
 
     @property
     def output_ids(self) -> list[int]:
@@ -179,9 +187,23 @@ class Draft:
     signals: list[DraftSignal] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
     """Log-probabilities [vocab_size] each token was really sampled from; empty if not needed."""
+    num_passes: int = 0
+    """Passes of a model that wrote it, where that is fewer than its tokens; else 0."""
+    is_next_ready: bool = False
+    """Whether the pass that wrote the last token has also read it: the next one needs none."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+
+@dataclass(frozen=True)
+class DraftHead:
+    """Trained layers that draft from the target's hidden states, as their checkpoint has them."""
+
+    kind: Literal["medusa", "eagle3"]
+    tensors: Mapping[str, Tensor]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the shapes do not tell: the checkpoint's config."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +238,8 @@ class ForwardOutput:
 
     logits: Tensor
     hidden_states: dict[int, Tensor] = field(default_factory=dict)
-    """Inputs of the layers asked for, [num_tokens, hidden_size]."""
+    """Inputs of the layers asked for, [num_tokens, hidden_size]. The head counts as the layer after
+    the last, and its input is behind the final norm."""
 
 
 class Runner(Protocol):
@@ -236,6 +259,9 @@ class Runner(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def pass_bytes(self, num_positions: int) -> int:
+        """Bytes that a pass over one token reads, about: weights, and KV of so many positions."""
 
     def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
         """A new empty sequence with room for ``capacity`` tokens (it grows beyond by doubling)."""

@@ -91,7 +91,7 @@ def test_a_fork_leaves_its_parent_alone(bench: Bench) -> None:
 def test_inputs_of_layers(bench: Bench) -> None:
     texts = [bench.text(12), bench.text(3, 1)]
     batch = RaggedBatch([Segment(bench.runner.open(), text) for text in texts])
-    layers = range(bench.config.num_layers)
+    layers = range(bench.config.num_layers + 1)  # and the head
     hidden = bench.runner.forward(batch, DENSE, [*layers]).hidden_states
     assert list(hidden) == list(layers)
     for layer in layers:
@@ -124,7 +124,7 @@ def test_what_cannot_be_run_changes_nothing(bench: Bench) -> None:
     for message, segments in bad.items():
         with pytest.raises(ValueError, match=message):
             bench.runner.forward(RaggedBatch(segments))
-    for layer in (-1, bench.config.num_layers):
+    for layer in (-1, bench.config.num_layers + 1):
         with pytest.raises(ValueError, match=f"hidden layer {layer}"):
             bench.runner.forward(RaggedBatch([Segment(handle, [1])]), DENSE, [layer])
     with pytest.raises(ValueError, match="glimpse view"):
@@ -155,3 +155,10 @@ def test_statistics_that_are_not_kept_are_refused(bench: Bench) -> None:
     else:
         with pytest.raises(ValueError, match="cumulative"):
             bench.runner.open(0, Statistics(is_cumulative=True))
+
+
+def test_the_bytes_of_a_pass(bench: Bench) -> None:
+    size = {"torch": 8, "native": 4}[bench.runner.name]
+    config = bench.config
+    num_read = config.num_linear_weights + 10 * config.num_kv_elements
+    assert bench.runner.pass_bytes(10) == size * num_read

@@ -139,6 +139,7 @@ class NaiveDecoder:
             inputs.append(x)
             attention.append(weights)
         final = self._norm(x, "model.norm.weight")
+        inputs[-1] = final  # the head's
         head = "model.embed_tokens.weight" if config.has_tied_embeddings else "lm_head.weight"
         return Naive(final @ self.tensors[head].T, torch.stack(attention), inputs)
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from glimpse.config import Method, SamplingParams
 from glimpse.drafters import drafters
 from glimpse.drafters.lookup import Lookup
-from glimpse.engine import Engine
-from glimpse.types import RaggedBatch, Runner, Segment, Sequence
-from tests.tiny import decode, prompts, tiny_runner
+from glimpse.types import Sequence
 
 
 def sequence(token_ids: list[int]) -> Sequence:
@@ -92,44 +89,3 @@ def test_a_step_reads_only_what_is_new() -> None:
     token_ids.num_slices = 0
     assert lookup.follow(token_ids, (), 2) == [4, 5]
     assert token_ids.num_slices <= 2 * 3 + 1
-
-
-@pytest.fixture(scope="module")
-def runner() -> Runner:
-    return tiny_runner(vocab_size=7)
-
-
-def law(runner: Runner, prompt: list[int]) -> np.ndarray:
-    """p(first, second) of two sampled tokens: [vocab_size, vocab_size]."""
-
-    def probabilities(token_ids: list[int]) -> np.ndarray:
-        handle = runner.open()
-        logits = runner.forward(RaggedBatch([Segment(handle, token_ids)])).logits[0]
-        runner.close(handle)
-        return logits.softmax(-1).numpy()
-
-    first = probabilities(prompt)
-    return np.stack([p * probabilities([*prompt, i]) for i, p in enumerate(first)])
-
-
-def test_rejection_with_copied_tokens_keeps_the_targets_law(runner: Runner) -> None:
-    (base,) = prompts(runner, (6,))
-    prompt = base * 3
-    engine = Engine(runner, decode)
-    method = Method("test", "ngram", None, "fixed:k=3", "rejection")
-    params = SamplingParams(max_tokens=3, temperature=1.0)
-    expected, counts = law(runner, prompt), np.zeros((7, 7))
-    num_drafted = num_accepted = 0
-    for seed in range(1500):
-        text = engine.open(prompt, params, method, seed=seed)
-        while not text.is_finished:
-            engine.round([text])
-        counts[tuple(text.output_ids[:2])] += 1
-        num_drafted += text.stats.drafted
-        num_accepted += text.stats.accepted
-        runner.close(text.handle)
-    assert 0 < num_accepted < num_drafted
-    common = expected * 1500 >= 5
-    observed = np.append(counts[common], counts[~common].sum())
-    wanted = np.append(expected[common], expected[~common].sum()) * 1500
-    assert stats.chisquare(observed, wanted).pvalue > 1e-3

@@ -93,7 +93,8 @@ def make_engines(
     ``costs``, where given, is a pinned table for all of them.
     """
     return {
-        name: Engine(llm.runner, llm.tokenizer.decode, costs or CostModel()) for name in methods
+        name: Engine(llm.runner, llm.tokenizer.decode, costs or CostModel(), llm.assets)
+        for name in methods
     }
 
 
@@ -121,7 +122,8 @@ def _take_turns(
                 del waiting[name]
                 report()
     finally:
-        for sequence in sequences.values():
+        for name, sequence in sequences.items():
+            engines[name].forget(sequence)
             llm.runner.close(sequence.handle)
     for sequence in sequences.values():
         sequence.stats.repetition = repetition(sequence.output_ids)

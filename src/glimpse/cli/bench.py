@@ -102,7 +102,7 @@ def bench(
 
 
 def _load(model: str, runner: str, threads: int | None) -> LLM:
-    return options.load(model, method="autoregressive", runner=runner, threads=threads)
+    return options.load(model, [], method="autoregressive", runner=runner, threads=threads)
 
 
 def _sized(experiment: Experiment, given: dict[str, Any], quick: bool) -> Experiment:

@@ -25,6 +25,8 @@ def chat(
     threads: options.Threads = None,
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
+    draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D or /quit the conversation."""
     document = options.read_document(file).strip() if file else None
@@ -32,6 +34,7 @@ def chat(
     chosen = get_method(method, budget=budget)
     llm = options.load(
         model,
+        [chosen],
         method=chosen,
         runner=runner,
         device=device,
@@ -39,6 +42,8 @@ def chat(
         threads=threads,
         kv_dtype=kv_dtype,
         activations=activations,
+        draft_model=draft_model,
+        draft_head=draft_head,
     )
     params = llm.sampling_params(**sampling)
     messages: list[Message] = []

@@ -47,6 +47,8 @@ def compare(
     threads: options.Threads = None,
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
+    draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     cost_table: options.CostTable = None,
     show_text: Annotated[bool, typer.Option("--show-text", help="Print the answers.")] = False,
     json: options.Json = False,
@@ -58,7 +60,7 @@ def compare(
     texts = [options.text_of(prompt, file, question) for question in questions]
     llm = options.load(
         model,
-        None,
+        chosen.values(),
         method=BASELINE,
         runner=runner,
         device=device,
@@ -66,9 +68,9 @@ def compare(
         threads=threads,
         kv_dtype=kv_dtype,
         activations=activations,
+        draft_model=draft_model,
+        draft_head=draft_head,
     )
-    for method in chosen.values():
-        options.check(llm, method)
     prompts = [options.token_ids(llm, text, is_chat=bool(ask)) for text in texts]
     costs = CostModel.load(cost_table) if cost_table else None
     with options.progress_bars("reading", "runs") as (reading, progress):

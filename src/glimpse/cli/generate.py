@@ -51,6 +51,8 @@ def generate(
     threads: options.Threads = None,
     kv_dtype: options.KVDtype = None,
     activations: options.Activations = None,
+    draft_model: options.DraftModel = None,
+    draft_head: options.DraftHead = None,
     cost_table: options.CostTable = None,
     json: options.Json = False,
 ) -> None:
@@ -77,6 +79,7 @@ def generate(
     text = options.text_of(prompt, file, ask)
     llm = options.load(
         model,
+        [chosen],
         cost_table,
         method=chosen,
         runner=runner,
@@ -85,6 +88,8 @@ def generate(
         threads=threads,
         kv_dtype=kv_dtype,
         activations=activations,
+        draft_model=draft_model,
+        draft_head=draft_head,
     )
     params = llm.sampling_params(**sampling)
     _show_defaults(llm)

@@ -13,7 +13,7 @@ from glimpse.cli import options
 from glimpse.config import Method
 from glimpse.controllers import controllers
 from glimpse.drafters import drafters
-from glimpse.methods import METHODS, check_runner, needs
+from glimpse.methods import METHODS, check_runner, needs, needs_draft_model, needs_head
 from glimpse.registry import Registry
 from glimpse.selection import selections
 
@@ -35,7 +35,7 @@ def methods(json: options.Json = False) -> None:
             method.drafter or "-",
             method.selection or "-",
             method.controller,
-            ", ".join(needs(method)) or "-",
+            ", ".join(_needs(method)) or "-",
             ", ".join(_runners(method)),
             method.paper,
         )
@@ -58,6 +58,15 @@ def _summary(registry: Registry[Any], name: str) -> str:
     return (registry.get(name).__doc__ or "").strip().split("\n\n")[0].replace("\n    ", " ")
 
 
+def _needs(method: Method) -> list[str]:
+    head = needs_head(method)
+    return [
+        *needs(method),
+        *(["a second model"] if needs_draft_model(method) else []),
+        *([f"a head ({head})"] if head is not None else []),
+    ]
+
+
 def _runners(method: Method) -> list[str]:
     able = []
     for name in runners.names():
@@ -78,7 +87,7 @@ def _as_dict() -> dict[str, Any]:
                 "controller": method.controller,
                 "acceptance": method.acceptance,
                 "paper": method.paper,
-                "needs": list(needs(method)),
+                "needs": _needs(method),
                 "runners": _runners(method),
             }
             for method in METHODS.values()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +21,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from glimpse.config import Method, SamplingParams
+from glimpse import runners
+from glimpse.config import Method, RunnerOptions, SamplingParams
 from glimpse.costs import CostModel
 from glimpse.llm import LLM
-from glimpse.methods import check_runner
+from glimpse.methods import check_assets, check_runner, needs_draft_model, needs_head
 from glimpse.types import Progress as ProgressCallback
 
 Model = Annotated[
@@ -39,6 +41,13 @@ KVDtype = Annotated[
 Activations = Annotated[
     str | None,
     typer.Option(help="Native runner, for quantised weights: int8 (default) or float32."),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(help="Smaller model for methods that draft with one; the same tokenizer."),
+]
+DraftHead = Annotated[
+    str | None, typer.Option(help="Folder of a Medusa or EAGLE-3 head trained for the model.")
 ]
 MethodName = Annotated[str, typer.Option("--method", help="See `glimpse methods`.")]
 Prompt = Annotated[str | None, typer.Option(help="Text to continue, as it is.")]
@@ -88,23 +97,42 @@ def sampling(**given: Any) -> dict[str, Any]:
     return options
 
 
-def load(model: str, cost_table: Path | None = None, **options: Any) -> LLM:
-    """Load a model, showing what is fetched."""
+def load(
+    model: str, methods: Iterable[Method], cost_table: Path | None = None, **options: Any
+) -> LLM:
+    """Load a model, showing what is fetched; not before it is clear that ``methods`` can run."""
+    names = [field.name for field in fields(RunnerOptions)]
+    options["runner"] = runners.choose(
+        options["runner"], RunnerOptions(**{name: options.get(name) for name in names})
+    )
+    _check([*methods], options["runner"], options.get("draft_model"), options.get("draft_head"))
     costs = CostModel.load(cost_table) if cost_table and cost_table.exists() else None
     console.print(f"loading {model}", style="dim", highlight=False)
     with progress_bars("fetching") as (progress,):
         return LLM(model, costs=costs, progress=progress, **options)
 
 
+def _check(
+    methods: list[Method], runner: str, draft_model: str | None, draft_head: str | None
+) -> None:
+    """Raise ValueError, before anything is loaded, if a method lacks what it needs, or none of them
+    needs the draft model or the head that is given.
+    """
+    for method in methods:
+        check_runner(method, runner, runners.capabilities(runner))
+        check_assets(
+            method, has_draft_model=draft_model is not None, has_head=draft_head is not None
+        )
+    if draft_model is not None and not any(map(needs_draft_model, methods)):
+        raise ValueError(f"draft_model={draft_model!r}: none of the methods drafts with one")
+    if draft_head is not None and not any(map(needs_head, methods)):
+        raise ValueError(f"draft_head={draft_head!r}: none of the methods drafts with one")
+
+
 def save_costs(llm: LLM, cost_table: Path | None) -> None:
     """Keep the measured costs where a pinned table was asked for and did not exist."""
     if cost_table is not None and not cost_table.exists():
         llm.engine.costs.save(cost_table)
-
-
-def check(llm: LLM, method: Method) -> None:
-    """Raise ValueError if the loaded runner cannot do what a method needs."""
-    check_runner(method, llm.runner.name, llm.runner.capabilities)
 
 
 def read_document(path: Path) -> str:

@@ -8,6 +8,7 @@ from glimpse.models.errors import ModelError
 from glimpse.models.fetch import ALIASES, cache_folder
 from glimpse.models.files import ModelFiles, resolve
 from glimpse.models.generation import GenerationDefaults, load_generation_defaults
+from glimpse.models.heads import load_head
 from glimpse.models.tensors import (
     StoredTensor,
     dequantized_tensor,
@@ -16,7 +17,7 @@ from glimpse.models.tensors import (
     stored_tensors,
     tensor_shapes,
 )
-from glimpse.models.tokenizer import Tokenizer, load_tokenizer
+from glimpse.models.tokenizer import Tokenizer, load_tokenizer, require_same_tokens
 
 __all__ = [
     "ALIASES",
@@ -29,9 +30,11 @@ __all__ = [
     "dequantized_tensor",
     "load_config",
     "load_generation_defaults",
+    "load_head",
     "load_tokenizer",
     "plain_tensor",
     "read_tensors",
+    "require_same_tokens",
     "resolve",
     "stored_tensors",
     "tensor_shapes",

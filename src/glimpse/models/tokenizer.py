@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from glimpse.models.errors import ModelError
@@ -29,6 +30,11 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         return bool(self._backend.chat_template)
+
+    def tokens(self) -> list[str | None]:
+        """Every token by its id; None for an id that has none."""
+        by_id = {token_id: token for token, token_id in self._backend.get_vocab().items()}
+        return [by_id.get(token_id) for token_id in range(max(by_id, default=-1) + 1)]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Raises ValueError for text that is not valid Unicode."""
@@ -82,6 +88,17 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         return Tokenizer(_gguf_backend(files) if files.format == "gguf" else _folder_backend(files))
     except Exception as error:  # readers of many formats, with errors of as many kinds
         raise ModelError(f"model {files.name!r}: cannot read its tokenizer: {error}") from error
+
+
+def require_same_tokens(target: Tokenizer, other: Tokenizer, name: str) -> None:
+    """Raise ModelError that names the first token in which two tokenizers differ."""
+    pairs = zip_longest(target.tokens(), other.tokens())
+    for token_id, (expected, found) in enumerate(pairs):
+        if expected != found:
+            raise ModelError(
+                f"draft model {name!r}: it has another tokenizer: token {token_id} is {found!r}, "
+                f"the target's is {expected!r}"
+            )
 
 
 def _folder_backend(files: ModelFiles) -> Any:

@@ -47,8 +47,8 @@ def num_layers(
             "use the glimpse view, refreshed with a budget of the whole length"
         )
     for layer in hidden_layers:
-        if not 0 <= layer < count:
-            raise ValueError(f"hidden layer {layer}: must be from 0 to {count - 1}")
+        if not 0 <= layer <= count:
+            raise ValueError(f"hidden layer {layer}: must be from 0 to {count}, the head")
     return count
 
 

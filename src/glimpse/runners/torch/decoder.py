@@ -44,7 +44,8 @@ class Decoder:
         kept_layers: Collection[int] = (),
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Output of the first ``num_layers`` layers [num_tokens, hidden_size], before the final
-        norm, and the inputs of ``kept_layers``. All ``positions`` are below ``end``.
+        norm, and the inputs of ``kept_layers``; the head counts as the layer after the last. All
+        ``positions`` are below ``end``.
         """
         factors = self._rotary(positions, end)
         kept: dict[int, Tensor] = {}
@@ -56,6 +57,8 @@ class Decoder:
             attended = attend(number, q, k, v)
             x = x + linear(attended, layer.output, layer.output_bias)
             x = x + self._mlp(layer, self._norm(x, layer.mlp_norm))
+        if num_layers in kept_layers:
+            kept[num_layers] = self._norm(x, self.weights.final_norm)
         return x, kept
 
     def logits(self, x: Tensor) -> Tensor:
