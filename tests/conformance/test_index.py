@@ -132,6 +132,24 @@ def test_a_budget_for_each_layer(bench: Bench) -> None:
         check_layer_drafts(bench, handle, text, index)
 
 
+def test_budgets_by_layer_over_rounds(bench: Bench) -> None:
+    """The text grows between refreshes, and so do some layers; others shrink."""
+    if not has_index(bench, "layers"):
+        return
+    text = bench.text(60)
+    handle = bench.open(text)
+    for number, budgets in enumerate([(30, 9, 14), (32, 12, 9), (12, 40, 20), (41, 40, 41)]):
+        budget = budgets[: bench.config.num_layers]
+        bench.runner.refresh(handle, IndexSpec(budget, 2, 5, WINDOW))
+        index = bench.runner.index(handle)
+        assert (index >= 0).sum(2).unique(dim=1).flatten().tolist() == list(budget)
+        check_layer_drafts(bench, handle, text, index)
+        rows = bench.text(4, number)
+        bench.read(handle, rows, is_observed=True)
+        text += rows
+        bench.runner.truncate(handle, len(text))
+
+
 def check_layer_drafts(bench: Bench, handle: int, text: list[int], index: Tensor) -> None:
     """Drafts see each layer's own positions; -1 stands for none."""
     draft = bench.text(4, 77)

@@ -61,7 +61,9 @@ class Glimpse:
             (num_layers, num_kv_heads, size), width - 1, dtype=torch.int64, device=chosen.device
         )
         if old is not None:
-            index[..., : old.shape[2]] = old[..., :size]
+            # What was past the end may be a position by now.
+            held = old[..., :size]
+            index[..., : held.shape[2]] = held.masked_fill(held == self.length, width - 1)
         self.kv.reserve(size + _DRAFT_ROOM, 0 if old is None else min(size, old.shape[2]))
         is_used = (torch.arange(size, device=chosen.device) < sizes[:, None])[:, None]
         index.masked_fill_(~is_used, width - 1)
