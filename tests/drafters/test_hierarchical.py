@@ -45,11 +45,13 @@ def run(runner: Runner, assets: Assets, drafter: str, params: SamplingParams):
     method = Method("t", drafter, VIEW, "fixed:k=5")
     (prompt,) = prompts(runner, (20,))
     sequence = engine.open(prompt * 2, params, method, seed=4)
-    drafts = []
+    drafts, num_passes = [], 0
     while not sequence.is_finished:
         (outcome,) = engine.round([sequence])
         drafts.append((outcome.draft.token_ids, outcome.draft.signals))
+        num_passes += outcome.draft.num_passes or len(outcome.draft)
     runner.close(sequence.handle)
+    assert num_passes == counting.num_steps
     return drafts, counting.num_steps
 
 
