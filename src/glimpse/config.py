@@ -43,6 +43,20 @@ class ModelConfig:
         """Query heads per KV head."""
         return self.num_query_heads // self.num_kv_heads
 
+    @property
+    def num_linear_weights(self) -> int:
+        """Weights that every pass reads: all layers and the head, not the input embedding."""
+        attention = (
+            2 * self.hidden_size * self.head_dim * (self.num_query_heads + self.num_kv_heads)
+        )
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
+
+    @property
+    def num_kv_elements(self) -> int:
+        """Of the keys and values of one position, in all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:

@@ -7,7 +7,6 @@ is accepted once all before it were; for a constant one the accepted prefix is g
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -163,14 +162,6 @@ class Prediction:
         return self.draft_s / self.plain_s
 
 
-def draft_share(model: ModelConfig, context: int, view: int) -> float:
-    """C_d / C_v(0) by bytes alone: a draft step that sees ``view`` of ``context`` positions reads
-    all weights and so much of the KV, both in one precision and for one sequence.
-    """
-    roofline = Roofline(model, Machine("memory alone", 1.0, math.inf, math.inf))
-    return roofline.seconds(1, 1, view) / roofline.seconds(1, 1, context)
-
-
 @dataclass(frozen=True)
 class Roofline:
     """Costs of passes from shapes and machine figures alone: a lower bound on what they take.
@@ -191,23 +182,14 @@ class Roofline:
     """Bytes moved for each byte of KV read: 1 in a fused kernel that reads it once."""
 
     @property
-    def num_linear_weights(self) -> int:
-        """Weights that every pass reads: all layers and the head, not the input embedding."""
-        m = self.model
-        attention = 2 * m.hidden_size * m.head_dim * (m.num_query_heads + m.num_kv_heads)
-        mlp = 3 * m.hidden_size * m.intermediate_size
-        return m.num_layers * (attention + mlp) + m.vocab_size * m.hidden_size
-
-    @property
     def num_weights(self) -> int:
         """All weights held in memory (norms and biases, below 0.1 %, left out)."""
         embedding = 0 if self.model.has_tied_embeddings else self.model.vocab_size
-        return self.num_linear_weights + embedding * self.model.hidden_size
+        return self.model.num_linear_weights + embedding * self.model.hidden_size
 
     @property
     def kv_bytes_per_token(self) -> float:
-        m = self.model
-        return 2 * m.num_layers * m.num_kv_heads * m.head_dim * self.kv_bytes
+        return self.model.num_kv_elements * self.kv_bytes
 
     def glimpse_size(self, context: int) -> int:
         """Positions that a draft step sees of a context."""
@@ -218,8 +200,8 @@ class Roofline:
         positions, by what they wait for: weights, KV, compute, overhead.
         """
         m, machine, tokens = self.model, self.machine, rows * batch
-        weights = self.weight_bytes * self.num_linear_weights / machine.bandwidth
-        linear = 2 * tokens * self.num_linear_weights / machine.flops
+        weights = self.weight_bytes * m.num_linear_weights / machine.bandwidth
+        linear = 2 * tokens * m.num_linear_weights / machine.flops
         kv = self.kv_traffic * batch * context * self.kv_bytes_per_token / machine.bandwidth
         # Scores and their product with the values: 2 FLOP each per head, dimension and position.
         heads = m.num_layers * m.num_query_heads * m.head_dim

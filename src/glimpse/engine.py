@@ -17,7 +17,6 @@ from glimpse.config import Method, SamplingParams
 from glimpse.controllers import Controller
 from glimpse.costs import CostModel
 from glimpse.drafters import Assets, KeepDrafting, Proposal
-from glimpse.efficiency import draft_share
 from glimpse.methods import Plugins
 from glimpse.sampling import token_logprobs
 from glimpse.types import (
@@ -263,16 +262,17 @@ class Engine:
             return SHARE_WITHOUT_PASS
         context = max(self.runner.length(sequence.handle) for sequence in sequences)
         view = plugins.selection.num_positions(context)
-        return draft_share(self.runner.config, context, view)
+        return self.runner.pass_bytes(view) / self.runner.pass_bytes(context)
 
     def _learn(self, outcomes: list[Outcome], seconds: float) -> None:
         """Let the cost model and the controllers take note of the round."""
         num_drafted = sum(len(outcome.draft) for outcome in outcomes)
+        passes = [outcome.draft.num_passes or len(outcome.draft) for outcome in outcomes]
         with self._timed("control"):
             if num_drafted:
-                num_steps = max(len(outcome.draft) for outcome in outcomes)
+                num_steps = max(passes)
                 # Sequences leave a draft one by one: an average step has this many in it.
-                batch = max(1, round(num_drafted / num_steps))
+                batch = max(1, round(sum(passes) / num_steps))
                 step_s = self._seconds["draft"] / num_steps
                 self.costs.observe_draft(batch, self._view_size, step_s, num_steps)
             context = sum(self.runner.length(outcome.sequence.handle) for outcome in outcomes)

@@ -103,12 +103,19 @@ METHODS = {
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
         ),
         Method(
+            "triforce",
+            drafter="hierarchical:inner=auxiliary",
+            selection="chunk",
+            controller="fixed:k=6",
+            paper="TriForce (Sun et al. 2024), arXiv 2404.11912",
+        ),
+        Method(
             "hierarchical",
             drafter="hierarchical:inner_k=3",
             selection="verification",
             controller="fixed:k=6",
-            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912: prompt lookup, then "
-            "SparseSpec-L's glimpse",
+            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912, with prompt lookup "
+            "inside and SparseSpec-L's glimpse",
         ),
         Method(
             "medusa",

@@ -163,6 +163,10 @@ class Draft:
     signals: list[DraftSignal] = field(default_factory=list)
     log_probs: list[Tensor] = field(default_factory=list)
     """Log-probabilities [vocab_size] each token was really sampled from; empty if not needed."""
+    num_passes: int = 0
+    """Passes of a model that wrote it, where that is fewer than its tokens; else 0."""
+    is_next_ready: bool = False
+    """Whether the pass that wrote the last token has also read it: the next one needs none."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -233,6 +237,9 @@ class Runner(Protocol):
 
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def pass_bytes(self, num_positions: int) -> int:
+        """Bytes that a pass over one token reads, about: weights, and KV of so many positions."""
 
     def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
         """A new empty sequence with room for ``capacity`` tokens (it grows beyond by doubling)."""

@@ -155,3 +155,10 @@ def test_statistics_that_are_not_kept_are_refused(bench: Bench) -> None:
     else:
         with pytest.raises(ValueError, match="cumulative"):
             bench.runner.open(0, Statistics(is_cumulative=True))
+
+
+def test_the_bytes_of_a_pass(bench: Bench) -> None:
+    size = {"torch": 8, "native": 4}[bench.runner.name]
+    config = bench.config
+    num_read = config.num_linear_weights + 10 * config.num_kv_elements
+    assert bench.runner.pass_bytes(10) == size * num_read

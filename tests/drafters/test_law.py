@@ -54,7 +54,7 @@ def law(runner: Runner, prompt: list[int]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("drafter", "view"),
     [
-        ("ngram", None),
+        ("ngram:min_size=1", None),
         ("auxiliary", None),
         ("rapid:num_tokens=12,chunk_size=4,query_size=5", None),
         ("sparse_self:lookup=2", VIEW),

@@ -20,6 +20,8 @@ SURE = 3
 """Draft steps' costs observed before drafting is given up for what they cost."""
 LOOKAHEAD = 3
 """Further tokens looked at when one more alone does not pay (a verify pass may cost in steps)."""
+PASS_MEMORY = 0.9
+"""What the share of drafted tokens that need a pass keeps with each round."""
 REST = 3
 """Plain rounds after it was found that drafting does not pay, before that is asked again."""
 MAX_CREDIT = 2.0
@@ -70,6 +72,8 @@ class Efficiency:
         """The latest round was a probe, and all that it drafted was accepted."""
         self._resting: dict[int, int] = {}
         """Plain rounds still to come of each handle before the next look."""
+        self._pass_share = 1.0
+        """Of the drafted tokens after a draft's first: how many needed a pass of their own."""
         self._plain_s = 0.0
         """Of a plain round, when last looked at."""
 
@@ -77,7 +81,7 @@ class Efficiency:
         if self._rests(sequences):
             return [0] * len(sequences)
         profiles = [self._calibration.profile(sequence) for sequence in sequences]
-        self._round = this = _Round(sequences, profiles, costs)
+        self._round = this = _Round(sequences, profiles, costs, self._pass_share)
         self._plain_s = this.round_costs[0]
         self._switch(this)
         if self._is_on:
@@ -103,7 +107,8 @@ class Efficiency:
             probabilities = known + profile[len(known) :]
             keep = best_length(probabilities, this.draft_cost, this.round_costs)[0] > len(draft)
         else:
-            keep = math.prod(known) > this.needed(profile, len(draft))
+            is_ready = draft.is_next_ready
+            keep = math.prod(known) > this.needed(profile, len(draft), is_ready=is_ready)
         this.num_drafting[len(draft)] += keep
         return keep
 
@@ -122,6 +127,12 @@ class Efficiency:
         )
         for outcome in planned:
             self._calibration.learn(outcome)
+            self._learn_passes(outcome.draft)
+
+    def _learn_passes(self, draft: Draft) -> None:
+        if draft.num_passes and len(draft) > 1:
+            share = (draft.num_passes - 1) / (len(draft) - 1)
+            self._pass_share = PASS_MEMORY * self._pass_share + (1 - PASS_MEMORY) * share
 
     def _switch(self, this: _Round) -> None:
         """Take up drafting where it pays; give it up once it has lost what resuming it would cost.
@@ -172,7 +183,11 @@ class _Round:
     """What a round would cost, and what is known of it so far."""
 
     def __init__(
-        self, sequences: SequenceOf[Sequence], profiles: list[list[float]], costs: CostModel
+        self,
+        sequences: SequenceOf[Sequence],
+        profiles: list[list[float]],
+        costs: CostModel,
+        pass_share: float,
     ) -> None:
         self.batch = batch = len(sequences)
         self.profiles = dict(zip((s.handle for s in sequences), profiles, strict=True))
@@ -184,8 +199,12 @@ class _Round:
         mean = profiles[0] if batch == 1 else [sum(p) / batch for p in zip(*profiles, strict=True)]
         lengths = range(len(mean) + 1)
         context = sum(len(sequence.token_ids) for sequence in sequences)
-        self.draft_cost = costs.draft(batch)
-        overheads = (costs.overhead("plain"), costs.overhead("drafting"))
+        self._pass_share = pass_share
+        self._pass_cost = costs.draft(batch)
+        self.draft_cost = pass_share * self._pass_cost
+        """Seconds of one more token, on average; a draft's first always needs a pass."""
+        first = self._pass_cost - self.draft_cost
+        overheads = (costs.overhead("plain"), costs.overhead("drafting") + first)
         self.round_costs = [
             costs.verify((k + 1) * batch, batch, context) + overheads[k > 0] for k in lengths
         ]
@@ -200,7 +219,7 @@ class _Round:
         usual = min(self.draft_cost, costs.draft_share * plain)
         self.promise = best_length(mean, usual, self.round_costs, lengths[1:])[1] * plain
         """The gain if a draft step turned out to cost no more than was expected."""
-        self.resuming = max(0.0, costs.overhead("resuming") - overheads[True])
+        self.resuming = max(0.0, costs.overhead("resuming") - costs.overhead("drafting"))
         """Seconds that a round which drafts after a plain one takes longer than another."""
         self.loss_of_probe = (1 - self.gain) * self.seconds(self.best_k) + self.resuming
         """Expected seconds that one round with ``best_k`` drafts takes beyond plain decoding of as
@@ -215,18 +234,23 @@ class _Round:
         """Of a round with k drafts, where the one before it drafted too."""
         return k * self.draft_cost + self.round_costs[k]
 
-    def needed(self, profile: list[float], k: int) -> float:
-        """The chance of k drafts being accepted above which drafting further pays."""
-        draft_cost = self.draft_cost
+    def needed(self, profile: list[float], k: int, *, is_ready: bool = False) -> float:
+        """The chance of k drafts being accepted above which drafting further pays; where the next
+        token ``is_ready`` it needs no pass.
+        """
+        pass_cost = self._pass_cost
         num_drafting = self.num_drafting[max(0, k - 1)]
         if 0 < num_drafting < self.batch:
             # A step for fewer sequences: each carries a larger share of it.
-            draft_cost = self._costs.draft(num_drafting) * self.batch / num_drafting
+            pass_cost = self._costs.draft(num_drafting) * self.batch / num_drafting
+        later = self._pass_share * pass_cost
+        # What a draft's very first token costs beyond that is in the costs of the round.
+        first = later if k == 0 else 0.0 if is_ready else pass_cost
         reach, tokens, least = 1.0, 0.0, math.inf
         for n in range(k, min(k + LOOKAHEAD, len(profile))):
             reach *= profile[n]
             tokens += reach
-            added = (n + 1 - k) * draft_cost + self.round_costs[n + 1] - self.round_costs[k]
+            added = first + (n - k) * later + self.round_costs[n + 1] - self.round_costs[k]
             least = min(least, added / tokens)
         return least / self.seconds_per_token
 

@@ -76,6 +76,7 @@ class _Writer:
         keep_drafting: KeepDrafting,
     ) -> bool:
         """Draft from each row, up to the first token that was not guessed; whether to go on."""
+        self.draft.num_passes += 1
         for row, guess in zip_longest(rows, guessed):
             token_id, log_probs = propose(self.sequence, self.draft, row)
             self.draft.signals.append(signal(row, token_id))
@@ -84,6 +85,7 @@ class _Writer:
                 self.draft.log_probs.append(log_probs)
             if guess is not None:
                 self.guesses.learn(token_id == guess)
+            self.draft.is_next_ready = token_id == guess
             if len(self.draft) >= self.cap or not keep_drafting(self.sequence, self.draft):
                 return False
             if token_id != guess:

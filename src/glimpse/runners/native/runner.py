@@ -27,6 +27,8 @@ from glimpse.types import (
     Statistics,
 )
 
+KV_BYTES = {"float32": 4, "float16": 2, "int16": 2, "int8": 1}
+
 
 class NativeRunner:
     """The ``Runner`` protocol on the C++ core.
@@ -66,6 +68,8 @@ class NativeRunner:
             activations=activations,
             kv_dtype=kv_dtype,
         )
+        self._weight_bytes = weights.num_bytes
+        self._kv_bytes = KV_BYTES[kv_dtype] * config.num_kv_elements
         self._sequences: dict[int, _core.Sequence] = {}
         self._handles = count()
 
@@ -80,6 +84,9 @@ class NativeRunner:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    def pass_bytes(self, num_positions: int) -> int:
+        return self._weight_bytes + num_positions * self._kv_bytes
 
     # --------------------------------------------------------------------------------- sequences
 

@@ -36,6 +36,8 @@ class Weights:
     ) -> None:
         self._stored: dict[str, StoredTensor] = {}
         self._vectors: dict[str, Floats] = {}
+        self.num_bytes = 0
+        """Of the matrices that every pass reads."""
         for name, tensor in tensors:
             stored = plain_tensor(tensor) if isinstance(tensor, Tensor) else tensor
             if len(stored.shape) == 1:
@@ -48,6 +50,8 @@ class Weights:
             | {name: vector.shape for name, vector in self._vectors.items()},
         )
         self.embedding = self._pack("model.embed_tokens")
+        if not config.has_tied_embeddings:
+            self.num_bytes = 0  # of an embedding that is no head a pass reads a row
         self.head = self.embedding if config.has_tied_embeddings else self._pack("lm_head")
         self.final_norm = self._vectors["model.norm.weight"]
         self.layers = [self._layer(f"model.layers.{i}") for i in range(config.num_layers)]
@@ -66,6 +70,7 @@ class Weights:
         if not _core.is_packable(stored.type):
             stored = plain_tensor(dequantized_tensor(stored))
         rows = stored.rows.reshape(-1)
+        self.num_bytes += rows.nbytes
         num_outputs, num_inputs = stored.shape
         bias = self._vectors.get(f"{name}.bias")
         return _core.pack(stored.type, num_outputs, num_inputs, rows, stored.row_order, bias)

@@ -68,6 +68,11 @@ class TorchRunner:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
+    def pass_bytes(self, num_positions: int) -> int:
+        config = self._config
+        num_read = config.num_linear_weights + num_positions * config.num_kv_elements
+        return num_read * self._dtype.itemsize
+
     # --------------------------------------------------------------------------------- sequences
 
     @torch.inference_mode()
