@@ -22,7 +22,9 @@ def attention(queries: Tensor, keys: Tensor) -> Tensor:
     length], float32 or wider.
     """
     num_queries, length = queries.shape[2], keys.shape[1]
-    scores = queries @ keys[:, None].transpose(2, 3) * keys.shape[2] ** -0.5
+    # The heads of a group are rows of one product: keys are read once for all of them.
+    flat = queries.flatten(1, 2) @ keys.transpose(1, 2)
+    scores = flat.mul_(keys.shape[2] ** -0.5).view(*queries.shape[:3], length)
     future = torch.ones(num_queries, length, dtype=torch.bool, device=keys.device)
     future.triu_(length - num_queries + 1)
     dtype = torch.promote_types(scores.dtype, torch.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from glimpse.selection import BudgetedSelection, selections
@@ -55,6 +56,7 @@ class Vegas(BudgetedSelection):
 
 def rank(layer: int, queries: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG001
     """Mean attention of the first and the last query over all heads, the same for every KV head."""
-    # Causality cuts by position: attention needs all queries between to know the first one's.
-    ends = attention(queries, keys)[:, :, [0, -1]]
-    return ends.mean((0, 1, 2)).expand(len(keys), -1)
+    num_later = queries.shape[2] - 1
+    first = attention(queries[:, :, :1], keys[:, : keys.shape[1] - num_later]).mean((0, 1, 2))
+    last = attention(queries[:, :, -1:], keys).mean((0, 1, 2))
+    return ((F.pad(first, (0, num_later)) + last) / 2).expand(len(keys), -1)
