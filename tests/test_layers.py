@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "glimpse"
 
 LAYERS = (
-    {"config", "registry", "stats"},
+    {"config", "registry", "stats", "index"},
     {"types"},
     {"efficiency", "sampling", "stopping"},
     {"acceptance", "costs", "prefill", "presets"},

@@ -56,9 +56,9 @@ def test_n_texts_share_one_prefill(llm: LLM, monkeypatch: pytest.MonkeyPatch) ->
     read: list[int] = []
     forward = llm.runner.forward
 
-    def counting(batch, *rest):
+    def counting(batch, *rest, **options):
         read.extend(len(s.token_ids) for s in batch.segments if s.num_logits == 0)
-        return forward(batch, *rest)
+        return forward(batch, *rest, **options)
 
     monkeypatch.setattr(llm.runner, "forward", counting)
     params = SamplingParams(max_tokens=12, temperature=1.0, seed=1, n=3)

@@ -21,7 +21,16 @@ from glimpse.types import Runner, Sequence
 from tests.heads import tiny_head
 from tests.tiny import PLAIN, decode, prompts, tiny_runner
 
-SMALL = {"budget": 0.05, "min_budget": 6, "sink_size": 1, "recent_size": 3, "window": 4}
+SMALL = {
+    "budget": 0.05,
+    "min_budget": 6,
+    "sink_size": 1,
+    "recent_size": 3,
+    "window": 4,
+    "page_size": 4,
+    "chunk_size": 2,
+    "num_dense_layers": 1,
+}
 LENGTHS = (33, 7, 64, 20)
 GREEDY = SamplingParams(max_tokens=24)
 SAMPLED = SamplingParams(max_tokens=24, temperature=1.0)

@@ -19,7 +19,11 @@ def test_every_method_builds_and_names_its_paper(name: str) -> None:
     ("name", "options", "words"),
     [
         ("warp", {}, "unknown method 'warp'; valid: autoregressive, sparsespec-l"),
-        ("sparsespec-l", {"selection": "warp"}, "unknown selection 'warp'; valid: full"),
+        (
+            "sparsespec-l",
+            {"selection": "warp"},
+            "unknown selection 'warp'; valid: arkvale, chunk, full",
+        ),
         ("sparsespec-l", {"selection": "verification:x=1"}, "no option 'x'; valid: budget"),
         ("sparsespec-l", {"controller": "fixed:k=-1"}, "k=-1"),
         ("sparsespec-l", {"controller": "fixed:k=many"}, "k='many'"),

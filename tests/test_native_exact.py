@@ -13,11 +13,12 @@ import torch
 from glimpse import LLM, SamplingParams
 from glimpse.bench.workloads import LANGUAGE_REFERENCE, document
 from glimpse.engine import Engine
-from glimpse.methods import METHODS, get_method
+from glimpse.methods import get_method
 from glimpse.models import StoredTensor, load_config, read_tensors, stored_tensors
 from glimpse.prefix import PrefixCache
 from glimpse.runners.native.runner import NativeRunner
 from glimpse.types import RaggedBatch, Segment
+from tests import alone
 
 KV_DTYPES = ("float32", "float16", "int16", "int8")
 WEIGHT_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1")
@@ -95,7 +96,7 @@ def test_drafting_leaves_every_text_as_it_is(llms: dict[int, LLM]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "coupled"])
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "autoregressive"])
+@pytest.mark.parametrize("name", alone.parameters("native"))
 def test_every_method_alone_and_in_a_batch(
     llms: dict[int, LLM], name: str, temperature: float
 ) -> None:

@@ -8,7 +8,8 @@ import torch
 from glimpse import LLM, SamplingParams
 from glimpse.bench import workloads
 from glimpse.bench.workloads import LANGUAGE_REFERENCE, document
-from glimpse.methods import METHODS, get_method
+from glimpse.methods import get_method
+from tests import alone
 from tests.near_ties import assert_same_tokens
 
 LENGTHS = (200, 600, 1200, 2500, 4000)
@@ -82,7 +83,7 @@ def test_a_seed_fixes_a_sampled_text_however_it_is_drafted(
     assert rejected > 0
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "autoregressive"])
+@pytest.mark.parametrize("name", alone.parameters("torch"))
 def test_a_ragged_batch_gives_each_text_as_alone(
     llm: LLM, prompts: list[list[int]], name: str
 ) -> None:
@@ -101,9 +102,8 @@ def test_long_documents_under_every_method(llm: LLM, example) -> None:
     token_ids = workloads.prompt(example, llm.tokenizer, 7500)
     params = SamplingParams(max_tokens=96, min_tokens=96, logprobs=2)
     plain = llm.generate(token_ids, params, method="autoregressive")[0]
-    for name in METHODS:
-        if name != "autoregressive":
-            method = get_method(name, controller="fixed:k=4")
-            drafted = llm.generate(token_ids, params, method=method)[0]
-            assert_same_tokens(plain, drafted.token_ids, f"{name} on {example.name} at 7.5k")
-            assert drafted.stats.drafted > 0
+    for name in alone.names("torch"):
+        method = get_method(name, controller="fixed:k=4")
+        drafted = llm.generate(token_ids, params, method=method)[0]
+        assert_same_tokens(plain, drafted.token_ids, f"{name} on {example.name} at 7.5k")
+        assert drafted.stats.drafted > 0

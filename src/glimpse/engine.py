@@ -112,7 +112,7 @@ class Engine:
                     for sequence in chosen:
                         spec = plugins.selection.select(self.runner, sequence)
                         self.runner.refresh(sequence.handle, spec)
-                        self._view_size += spec.budget
+                        self._view_size += spec.mean_budget
             with self._timed("draft"):
                 proposed = plugins.drafter.draft(
                     self.runner,

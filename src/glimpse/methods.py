@@ -59,6 +59,29 @@ METHODS = {
             controller="fixed:k=8",
             paper="SparseSpec (Zhao et al. 2025), arXiv 2512.01278",
         ),
+        *(
+            Method(
+                name,
+                drafter="sparse_self",
+                selection=name,
+                controller=controller,
+                paper=paper,
+            )
+            for name, controller, paper in (
+                ("vegas", "fixed:k=6", "Vegas (Yue et al. 2026), arXiv 2602.07223"),
+                ("h2o", "efficiency", "H2O view (Zhang et al. 2023), arXiv 2306.14048"),
+                (
+                    "scissorhands",
+                    "efficiency",
+                    "Scissorhands view (Liu et al. 2023), arXiv 2305.17118",
+                ),
+                ("pyramidkv", "efficiency", "PyramidKV view (Cai et al. 2024), arXiv 2406.02069"),
+                ("quest", "efficiency", "Quest view (Tang et al. 2024), arXiv 2406.10774"),
+                ("arkvale", "efficiency", "ArkVale view (Chen et al. 2024), NeurIPS 37"),
+                ("chunk", "efficiency", "TriForce's retrieval (Sun et al. 2024), arXiv 2404.11912"),
+                ("infinigen", "efficiency", "InfiniGen view (Lee et al. 2024), OSDI 2024"),
+            )
+        ),
         Method(
             "ngram",
             drafter="ngram",
@@ -80,12 +103,19 @@ METHODS = {
             paper="LayerSkip (Elhoushi et al. 2024), arXiv 2404.16710",
         ),
         Method(
+            "triforce",
+            drafter="hierarchical:inner=auxiliary",
+            selection="chunk",
+            controller="fixed:k=6",
+            paper="TriForce (Sun et al. 2024), arXiv 2404.11912",
+        ),
+        Method(
             "hierarchical",
             drafter="hierarchical:inner_k=3",
             selection="verification",
             controller="fixed:k=6",
-            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912: prompt lookup, then "
-            "SparseSpec-L's glimpse",
+            paper="TriForce's hierarchy (Sun et al. 2024), arXiv 2404.11912, with prompt lookup "
+            "inside and SparseSpec-L's glimpse",
         ),
         Method(
             "medusa",
@@ -180,10 +210,13 @@ def needs(method: Method) -> dict[str, Callable[[Capabilities], bool]]:
     """What a method asks of a runner, in words, and whether capabilities have it."""
     plugins = build(method)
     statistics, drafter = plugins.statistics, plugins.drafter
+    wanted = plugins.selection.needs if plugins.selection else frozenset()
     asked: dict[str, tuple[bool, Callable[[Capabilities], bool]]] = {
         "a glimpse view": (plugins.selection is not None, lambda c: "glimpse" in c.views),
         "window statistics": (statistics.window > 0, lambda c: "window" in c.statistics),
         "cumulative statistics": (statistics.is_cumulative, lambda c: "cumulative" in c.statistics),
+        "a budget for each layer": ("layers" in wanted, lambda c: "layers" in c.index),
+        "an index by queries": ("ranking" in wanted, lambda c: "ranking" in c.index),
         "an early exit": (
             drafter is not None and drafter.needs_early_exit,
             lambda c: c.has_early_exit,

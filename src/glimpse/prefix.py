@@ -38,8 +38,11 @@ class PrefixCache:
         It has room for ``capacity`` tokens.
 
         The last ``window`` shared positions are left out, to be read again: attention statistics
-        come from the queries of the last tokens, and so equal those of a cold start.
+        come from the queries of the last tokens, and so equal those of a cold start. Cumulative
+        statistics come from every query: there is nothing to begin with.
         """
+        if statistics.is_cumulative:
+            return None
         kept = [
             (common_length(tokens, prompt_ids), tokens, handle) for handle, tokens in self._texts
         ]

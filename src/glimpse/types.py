@@ -14,6 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from glimpse.config import Method, ModelConfig, SamplingParams
+from glimpse.index import IndexSpec as IndexSpec
+from glimpse.index import Rank as Rank
+from glimpse.index import Statistics as Statistics
 from glimpse.stats import Stats
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -137,33 +140,6 @@ DENSE = KVView("dense")
 GLIMPSE = KVView("glimpse")
 
 
-@dataclass(frozen=True)
-class IndexSpec:
-    """What the glimpse keeps, per layer and KV head: sinks, the best of the middle, recents.
-
-    The middle is ranked by the attention of the last ``window`` committed queries (the runner's own
-    statistics), or by ``scores`` [num_layers, num_kv_heads, length]; with neither, the glimpse is
-    sinks and recents alone, and recents fill the budget.
-    """
-
-    budget: int
-    """Positions in all; a budget of the whole length or more keeps everything."""
-    sink_size: int = 4
-    recent_size: int = 64
-    window: int = 0
-    scores: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Attention statistics that a sequence asks its runner to keep."""
-
-    window: int = 0
-    """Attention of the last ``window`` committed queries; 0 for none."""
-    is_cumulative: bool = False
-    """Attention summed over every query so far, the prompt's included."""
-
-
 # -------------------------------------------------------------------------------------- drafts
 
 
@@ -228,6 +204,8 @@ class Capabilities:
     views: frozenset[str] = frozenset({"dense"})
     statistics: frozenset[str] = frozenset()
     """Of ``window`` and ``cumulative``."""
+    index: frozenset[str] = frozenset()
+    """What an ``IndexSpec`` may have: of ``layers`` (a budget for each) and ``ranking``."""
     has_hidden_states: bool = False
     has_early_exit: bool = False
 
@@ -305,7 +283,9 @@ class Runner(Protocol):
         """Rebuild the glimpse of a sequence; what stays of the old one is not moved."""
 
     def index(self, handle: int) -> Tensor:
-        """Positions in the glimpse, ascending: [num_layers, num_kv_heads, size], int64."""
+        """Positions in the glimpse, ascending: [num_layers, num_kv_heads, size], int64. Layers
+        with a smaller budget end in -1. A stepwise glimpse has none: RuntimeError.
+        """
 
 
 class Progress(Protocol):

@@ -171,9 +171,9 @@ def test_an_error_shows_no_traceback() -> None:
 
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_an_interrupt_keeps_what_was_generated(tiny_checkpoint, options: tuple[str, ...]) -> None:
-    folder = str(tiny_checkpoint("llama", has_tokenizer=True, max_position_embeddings=32768))
-    arguments = ("generate", "-m", folder, "--prompt", "Once", "--max-tokens", "30000",
-                 "--min-tokens", "30000", *options)  # fmt: skip
+    folder = str(tiny_checkpoint("llama", has_tokenizer=True, max_position_embeddings=262144))
+    arguments = ("generate", "-m", folder, "--prompt", "Once", "--max-tokens", "200000",
+                 "--min-tokens", "200000", *options)  # fmt: skip
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         stdout=subprocess.PIPE,
@@ -194,6 +194,6 @@ def test_an_interrupt_keeps_what_was_generated(tiny_checkpoint, options: tuple[s
     if options:
         result = json.loads(rest.splitlines()[-1])
         assert result["finish_reason"] == "abort"
-        assert 0 < len(result["token_ids"]) < 30000
+        assert 0 < len(result["token_ids"]) < 200000
     else:
         assert len(begun + rest) >= 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from glimpse.types import IndexSpec, Sequence
 
 
 class FakeRunner:
-    """A runner whose statistics are given."""
+    """A runner of two layers whose statistics are given."""
+
+    config = SimpleNamespace(num_layers=2, group_size=3)
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores

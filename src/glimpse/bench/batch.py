@@ -104,6 +104,7 @@ class _Batch:
 
     def close(self) -> None:
         for sequence in self.sequences:
+            self.engine.forget(sequence)
             self.engine.runner.close(sequence.handle)
 
     def record(self) -> Record:

@@ -120,7 +120,47 @@ CONTEXTS = Experiment(
     repeats=2,
 )
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER, CONTEXTS)}
+TRAINING_FREE = (
+    "verification",
+    "streaming",
+    "snapkv",
+    "pillar",
+    "vegas",
+    "h2o",
+    "scissorhands",
+    "pyramidkv",
+    "quest",
+    "arkvale",
+    "chunk",
+    "infinigen",
+)
+"""Every selection with a budget. Most need the torch runner."""
+
+
+def _at_budget(selection: str, budget: float, k: int) -> Method:
+    """A selection with so much and no more: least budgets differ from paper to paper."""
+    spec = f"{selection}:budget={budget},min_budget=1"
+    return get_method("sparsespec-l", selection=spec, controller=f"fixed:k={k}")
+
+
+SELECTIONS = Experiment(
+    "selections",
+    "Which selection has most of its drafts accepted, at the same budget and draft length?",
+    tuple(
+        Condition(
+            f"budget {budget:.0%}, k={k}",
+            {selection: _at_budget(selection, budget, k) for selection in TRAINING_FREE},
+            {"temperature": 0.0},
+            4000,
+        )
+        for budget in (0.05, 0.1)
+        for k in (4, 8)
+    ),
+)
+
+EXPERIMENTS = {
+    experiment.name: experiment for experiment in (ACCEPTANCE, CONTROLLER, CONTEXTS, SELECTIONS)
+}
 
 
 def run(

@@ -23,7 +23,7 @@ from glimpse.types import Progress, Sequence, Statistics
 
 BASELINE = "autoregressive"
 PREFILL_WINDOW = 64
-"""Statistics window of the shared prefill: at least that of any method that forks off it."""
+"""Least statistics window of a shared prefill, so that methods of several runs can share it."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def side_by_side(
 
     for number, prompt in enumerate(prompts):
         started = time.perf_counter()
-        base = llm.read(prompt, Statistics(window=PREFILL_WINDOW), reading)
+        base = llm.read(prompt, shared_statistics(engines, methods), reading)
         prefill_s = time.perf_counter() - started
         for repeat in range(repeats):
             sequences = _take_turns(llm, engines, base, prompt, methods, params, seed, report)
@@ -83,6 +83,15 @@ def side_by_side(
                 runs.append(_record(name, number, repeat, sequence))
         llm.prefixes.put(base, prompt)
     return runs
+
+
+def shared_statistics(engines: Mapping[str, Engine], methods: Mapping[str, Method]) -> Statistics:
+    """What a prefill must record for each of the methods to fork off it."""
+    wanted = [engines[name].statistics(method) for name, method in methods.items()]
+    return Statistics(
+        max([PREFILL_WINDOW, *(kept.window for kept in wanted)]),
+        any(kept.is_cumulative for kept in wanted),
+    )
 
 
 def make_engines(

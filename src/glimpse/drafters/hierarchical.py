@@ -120,6 +120,7 @@ class _Writer:
 
         Tokens that come after a stop are dropped whatever they are, so none is favoured.
         """
+        self.draft.num_passes += 1
         text = self.sequence.extended(self.draft.token_ids)
         tokens = self._rule.accept(text, inner, rows)
         for i, (token_id, row) in enumerate(zip(tokens, rows, strict=False)):

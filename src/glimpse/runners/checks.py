@@ -7,21 +7,35 @@ from collections.abc import Sequence as SequenceOf
 from typing import TypeVar
 
 from glimpse.config import ModelConfig
-from glimpse.types import Capabilities, KVView, RaggedBatch, Segment, Statistics
+from glimpse.types import Capabilities, IndexSpec, KVView, RaggedBatch, Segment, Statistics
 
 T = TypeVar("T")
 
 
-def window_of(runner: str, capacity: int, statistics: Statistics | None) -> int:
+def window_of(
+    runner: str, capacity: int, statistics: Statistics | None, *, has_cumulative: bool = False
+) -> int:
     """The window of a sequence to be opened. Raises ValueError for what cannot be kept."""
     wanted = statistics or Statistics()
-    if wanted.is_cumulative:
+    if wanted.is_cumulative and not has_cumulative:
         raise ValueError(f"cumulative statistics: the {runner} runner keeps those of a window only")
     if wanted.window < 0:
         raise ValueError(f"window={wanted.window}: must be at least 0")
     if capacity < 0:
         raise ValueError(f"capacity={capacity}: must be at least 0")
     return wanted.window
+
+
+def check_index(runner: str, capabilities: Capabilities, spec: IndexSpec) -> None:
+    """Raises ValueError for an index of a kind that a runner cannot hold."""
+    if spec.is_cumulative and "cumulative" not in capabilities.statistics:
+        raise ValueError(f"is_cumulative: the {runner} runner keeps statistics of a window only")
+    missing = spec.needs - capabilities.index
+    if missing:
+        raise ValueError(
+            f"the {runner} runner has no index by {', '.join(sorted(missing))}; valid: "
+            f"{', '.join(sorted(capabilities.index)) or 'none'}"
+        )
 
 
 def find(sequences: Mapping[int, T], handle: int) -> T:

@@ -16,6 +16,10 @@ class Selection(Protocol):
     def statistics(self) -> Statistics:
         """What the runner must record of each sequence for this policy."""
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """Which of ``Capabilities.index`` its ``IndexSpec`` takes."""
+
     def num_positions(self, length: int) -> int:
         """Positions in a glimpse of a context of ``length``, about."""
 
@@ -40,6 +44,10 @@ class BudgetedSelection:
             raise ValueError(f"min_budget={self.min_budget}: must be at least 1")
         if self.sink_size < 0:
             raise ValueError(f"sink_size={self.sink_size}: must be at least 0")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
 
     def num_positions(self, length: int) -> int:
         """Positions in a glimpse of a context of ``length``."""

@@ -17,6 +17,10 @@ class Full:
     def statistics(self) -> Statistics:
         return Statistics()
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
     def num_positions(self, length: int) -> int:
         return length
 

@@ -131,9 +131,10 @@ class NativeRunner:
         return scores
 
     def refresh(self, handle: int, spec: IndexSpec) -> None:
+        checks.check_index(self.name, CAPABILITIES, spec)
         scores = None if spec.scores is None else spec.scores.float().contiguous().cpu().numpy()
         self._sequence(handle).refresh(
-            spec.budget, spec.sink_size, spec.recent_size, spec.window, scores
+            spec.mean_budget, spec.sink_size, spec.recent_size, spec.window, scores
         )
 
     def index(self, handle: int) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from glimpse.config import ModelConfig
 from glimpse.runners import checks
 from glimpse.runners.torch.decoder import Attend, Decoder
-from glimpse.runners.torch.sequence import SequenceState, Span
+from glimpse.runners.torch.sequence import SequenceState
+from glimpse.runners.torch.span import Span
 from glimpse.runners.torch.weights import load_weights
 from glimpse.types import (
     DENSE,
@@ -26,7 +27,8 @@ from glimpse.types import (
 
 CAPABILITIES = Capabilities(
     views=frozenset({"dense", "glimpse"}),
-    statistics=frozenset({"window"}),
+    statistics=frozenset({"window", "cumulative"}),
+    index=frozenset({"layers", "ranking"}),
     has_hidden_states=True,
     has_early_exit=True,
 )
@@ -75,10 +77,10 @@ class TorchRunner:
 
     @torch.inference_mode()
     def open(self, capacity: int = 0, statistics: Statistics | None = None) -> int:
-        window = checks.window_of(self.name, capacity, statistics)
+        checks.window_of(self.name, capacity, statistics, has_cumulative=True)
         handle = next(self._handles)
         self._sequences[handle] = SequenceState(
-            self._config, capacity, window, self._device, self._dtype
+            self._config, capacity, statistics or Statistics(), self._device, self._dtype
         )
         return handle
 

@@ -1,59 +1,19 @@
-"""What the runner holds of one sequence, and a sequence's part in a forward pass."""
+"""What the runner holds of one sequence."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from glimpse.config import ModelConfig
-from glimpse.runners.torch.attention import (
-    MAX_WEIGHTED_ROWS,
-    attend_many,
-    attention_weights,
-    causal_mask,
-    weighted_sum,
-)
+from glimpse.runners.torch.attention import MAX_WEIGHTED_ROWS
+from glimpse.runners.torch.cumulative import CumulativeStatistics
 from glimpse.runners.torch.glimpse import Glimpse, check_spec, choose
 from glimpse.runners.torch.kv import KVBuffer
-from glimpse.runners.torch.statistics import RingPart, WindowStatistics
-from glimpse.types import IndexSpec
-
-
-@dataclass
-class Span:
-    """The rows of one sequence in a pass: where their KV goes, and what is noted about them."""
-
-    kv: KVBuffer
-    start: int
-    """Where in ``kv`` the rows' own KV goes; they see everything before it."""
-    position: int
-    """Of the first row in the text."""
-    num_rows: int
-    statistics: WindowStatistics | None = None
-    query_slots: list[RingPart] = field(default_factory=list)
-    observed: Tensor | None = None
-    """Filled with the rows' attention [num_layers, num_kv_heads, num_rows, start + num_rows]."""
-    mask: Tensor | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.mask = causal_mask(self.num_rows, self.kv.keys.device)
-
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """``decoder.Attend`` for these rows."""
-        keys, values = self.kv.write(layer, self.start, k, v)
-        q = q.view(q.shape[0], keys.shape[0], -1, q.shape[2]).permute(1, 2, 0, 3)
-        if self.statistics is not None:
-            self.statistics.record(layer, q, self.query_slots)
-        if self.num_rows > MAX_WEIGHTED_ROWS:
-            attended = attend_many(q, keys, values)
-        else:
-            weights = attention_weights(q, keys, self.mask)
-            if self.observed is not None:
-                torch.sum(weights, 1, out=self.observed[layer])
-            attended = weighted_sum(weights, values)
-        return attended.permute(2, 0, 1, 3).flatten(1)
+from glimpse.runners.torch.placement import wide
+from glimpse.runners.torch.span import Span, StepwiseSpan
+from glimpse.runners.torch.statistics import WindowStatistics
+from glimpse.types import IndexSpec, Statistics
 
 
 class SequenceState:
@@ -63,14 +23,19 @@ class SequenceState:
         self,
         config: ModelConfig,
         capacity: int,
-        window: int,
+        kept: Statistics,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         self.config = config
         self.length = 0
         self.kv = KVBuffer(config, min(capacity, config.max_seq_len), device, dtype)
-        self.statistics = WindowStatistics(config, window, device, dtype) if window else None
+        self.statistics = (
+            WindowStatistics(config, kept.window, device, dtype) if kept.window else None
+        )
+        self.cumulative = (
+            CumulativeStatistics(config, device, wide(dtype)) if kept.is_cumulative else None
+        )
         self.glimpse = Glimpse(config, device, dtype)
 
     @property
@@ -87,7 +52,16 @@ class SequenceState:
     def begin_dense(self, num_rows: int, is_observed: bool) -> Span:
         self.glimpse.tail_length = 0
         self._reserve(self.length + num_rows)
-        span = Span(self.kv, self.length, self.length, num_rows, self.statistics)
+        span = Span(
+            self.kv,
+            self.length,
+            self.length,
+            num_rows,
+            statistics=self.statistics,
+            cumulative=self.cumulative,
+        )
+        if self.cumulative is not None:
+            self.cumulative.begin(self.length, num_rows)
         if self.statistics is not None:
             self.statistics.commit(self.length)
             span.query_slots = self.statistics.begin(self.length, num_rows)
@@ -118,9 +92,21 @@ class SequenceState:
         if glimpse.is_whole:
             self._reserve(position + num_rows)
             return Span(self.kv, position, position, num_rows)
-        start = glimpse.size + glimpse.tail_length
+        sizes = [0] if glimpse.stepwise else glimpse.sizes
+        start = max(sizes) + glimpse.tail_length
         glimpse.kv.reserve(start + num_rows, start)
-        return Span(glimpse.kv, start, position, num_rows)
+        if glimpse.stepwise:
+            return StepwiseSpan(
+                glimpse.kv,
+                start,
+                position,
+                num_rows,
+                spec=glimpse.stepwise,
+                dense=self.kv,
+                length=glimpse.length,
+            )
+        starts = [size + glimpse.tail_length for size in sizes]
+        return Span(glimpse.kv, start, position, num_rows, starts)
 
     def end_draft(self, span: Span, num_layers: int) -> None:
         self.glimpse.tail_length += span.num_rows
@@ -134,6 +120,8 @@ class SequenceState:
         self.glimpse.truncate(length)
         if self.statistics is not None:
             self.statistics.commit(length)
+        if self.cumulative is not None:
+            self.cumulative.commit(length)
 
     def truncate_draft(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= self.glimpse.tail_length:
@@ -157,20 +145,46 @@ class SequenceState:
         check_spec(spec, self.shape)
         if spec.window:
             self._statistics_of(spec.window)
+        if spec.is_cumulative and self.cumulative is None:
+            raise ValueError("is_cumulative: the sequence was not opened to keep such statistics")
         self.glimpse.tail_length = 0
-        if spec.budget >= self.length:
+        if min(spec.budgets(self.config.num_layers)) >= self.length:
             self.glimpse.is_whole = True
-            return
-        scores = self.scores(spec.window) if spec.window else spec.scores
-        self.glimpse.refresh(self.kv, choose(spec, scores, self.shape, self.kv.keys.device))
+        elif spec.is_stepwise:
+            self.glimpse.follow(spec, self.length)
+        else:
+            chosen = choose(spec, self._ranking(spec), self.shape, self.kv.keys.device)
+            self.glimpse.refresh(self.kv, chosen)
+
+    def _ranking(self, spec: IndexSpec) -> Tensor | None:
+        """What ranks the middle: [num_layers, num_kv_heads, length], or None."""
+        if spec.rank is not None:
+            statistics = self._statistics_of(spec.window)
+            statistics.commit(self.length)
+            queries = statistics.queries(spec.window, self.length)
+            keys = self.kv.keys[:, :, : self.length]
+            return torch.stack(
+                [
+                    spec.rank(layer, q, k)
+                    for layer, (q, k) in enumerate(zip(queries, keys, strict=True))
+                ]
+            )
+        if spec.is_cumulative and self.cumulative is not None:
+            return self.cumulative.scores(self.length)
+        return self.scores(spec.window) if spec.window else spec.scores
 
     def index(self) -> Tensor:
         """Positions in the glimpse, ascending. Raises RuntimeError without one."""
         if self.glimpse.is_whole:
             return torch.arange(self.length, device=self.kv.keys.device).expand(self.shape).clone()
+        if self.glimpse.stepwise is not None:
+            raise RuntimeError(
+                "the glimpse is stepwise: each draft step chooses an index of its own"
+            )
         if self.glimpse.index is None:
             raise RuntimeError("the sequence has no glimpse: refresh it first")
-        return self.glimpse.index.sort(dim=2).values
+        index = self.glimpse.index.sort(dim=2).values
+        return index.masked_fill_(index == self.glimpse.length, -1)
 
     def copy_from(self, other: SequenceState, length: int) -> None:
         """Become a copy of the first ``length`` positions of ``other``."""
@@ -178,6 +192,8 @@ class SequenceState:
         self.length = length
         if self.statistics is not None:
             self.statistics.copy_from(other.statistics, length)
+        if self.cumulative is not None:
+            self.cumulative.copy_from(other.cumulative, length)
 
     def _statistics_of(self, window: int) -> WindowStatistics:
         statistics = self.statistics

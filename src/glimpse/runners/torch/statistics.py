@@ -102,6 +102,12 @@ class WindowStatistics:
             total[..., : bucket.end] += bucket.scores
         return total
 
+    def queries(self, window: int, length: int) -> Tensor:
+        """The last ``window`` queries, or what there are: [num_layers, num_kv_heads, group_size,
+        num_queries, head_dim]. Raises RuntimeError if none are held.
+        """
+        return self._held(max(0, length - window), length)
+
     def copy_from(self, other: WindowStatistics | None, length: int) -> None:
         """Take what queries ``other`` holds of the first ``length`` positions."""
         self._first = length if other is None else max(other._first, length - self._num_slots)
@@ -120,18 +126,22 @@ class WindowStatistics:
         rest = end - start - size
         return [(slot, size, end - start), *([(0, rest, rest)] if rest else [])]
 
-    def _recompute(self, kv: KVBuffer, start: int, length: int) -> Bucket:
+    def _held(self, start: int, length: int) -> Tensor:
         start = max(start, self._first)
         if start >= length:
             raise RuntimeError(
                 f"no queries are held of the last positions below {length}: "
                 "run the last tokens again to have attention statistics"
             )
-        slots = self._slots(start, length)
-        mask = causal_mask(length - start, slots.device)
+        return self._queries[:, :, :, self._slots(start, length)]
+
+    def _recompute(self, kv: KVBuffer, start: int, length: int) -> Bucket:
+        held = self._held(start, length)
+        start = length - held.shape[3]
+        mask = causal_mask(length - start, held.device)
         scores = [
-            attention_weights(queries[:, :, slots], keys[:, :length], mask).sum((1, 2))
-            for queries, keys in zip(self._queries, kv.keys, strict=True)
+            attention_weights(queries, keys[:, :length], mask).sum((1, 2))
+            for queries, keys in zip(held, kv.keys, strict=True)
         ]
         return Bucket(start, length, torch.stack(scores))
 
