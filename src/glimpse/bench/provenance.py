@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 LIBRARIES = ("torch", "transformers", "numpy")
+CODE = (":/", ":(exclude,top)benchmarks/results")
 
 
 def provenance() -> dict[str, Any]:
@@ -23,7 +24,8 @@ def provenance() -> dict[str, Any]:
     return {
         "command": " ".join(["glimpse", *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD"),
-        "is_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        # Results are what a run writes: one of them changed says nothing about the code.
+        "is_dirty": bool(_git("status", "--porcelain", "--untracked-files=no", "--", *CODE)),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},

@@ -61,7 +61,7 @@ def title(name: str, facts: dict[str, Any]) -> str:
     note = f"\n\n**{facts['note']}**" if "note" in facts else ""
     return (
         f"## {name}: {questions[name.split('-')[0]]}\n\n`{facts['command']}`, "
-        f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} threads, "
+        f"commit {facts['commit'][:10]}, {facts['processor']}, {facts['threads']} torch threads, "
         f"{versions}, {facts['time'][:10]}{note}"
     )
 
