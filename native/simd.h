@@ -84,8 +84,11 @@ GLIMPSE_INLINE i32x8 dot(i16x16 a, i16x16 b, i32x8 c) {
   asm("vpaddd %1, %0, %0" : "+x"(c.v) : "x"(products));
   return c;
 #else
+  // Sums wrap, as those of the instructions do: beside the last key of a text lies what its memory
+  // held before, whose sums nobody reads.
   const Ints x = (Ints)a.v, y = (Ints)b.v;
-  return {c.v + (x << 16 >> 16) * (y << 16 >> 16) + (x >> 16) * (y >> 16)};
+  const Ints low = (x << 16 >> 16) * (y << 16 >> 16), high = (x >> 16) * (y >> 16);
+  return {(Ints)((Bits)c.v + (Bits)low + (Bits)high)};
 #endif
 }
 

@@ -243,7 +243,7 @@ constexpr int panels_at_once() {
 }
 
 template <WeightType T, int R>
-void multiply_some(const Matrix& matrix, std::int64_t panel, int num_panels,
+void multiply_some(const Matrix& matrix, std::int64_t panel, [[maybe_unused]] int num_panels,
                    const IntegerRows& rows, std::int64_t row, Output out) {
 #if GLIMPSE_SIMD_VNNI
   if constexpr (panels_at_once<T>() == 2) {
