@@ -284,3 +284,23 @@ def test_a_plain_round_observes_nothing(
     )
     plain(runner, prompt, GREEDY)
     assert not any(segment.is_observed for batch in batches for segment in batch.segments)
+
+
+def test_a_prompt_may_be_read_between_the_rounds_of_others(runner: Runner) -> None:
+    engine = Engine(runner, decode)
+    short, long = prompts(engine.runner, (40, 600))
+    params = SamplingParams(max_tokens=40)
+    alone = [run(engine, engine.open(ids, params, SPARSE)).output_ids for ids in (short, long)]
+    first = engine.open(short, params, SPARSE)
+    second = engine.begin(long, params, SPARSE)
+    lengths = []
+    is_read = False
+    while not is_read:
+        is_read = engine.read_chunk(second)
+        lengths.append(engine.runner.length(second.handle))
+        engine.round([first])
+    assert lengths == [512, 599]
+    assert not first.is_finished
+    while running := [text for text in (first, second) if not text.is_finished]:
+        engine.round(running)
+    assert [first.output_ids, second.output_ids] == alone

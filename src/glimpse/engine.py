@@ -211,16 +211,38 @@ class Engine:
         handle: int | None = None,
         progress: Progress | None = None,
     ) -> Sequence:
-        """Read a prompt and return its sequence; ``handle`` is as for ``prefill.read``."""
-        started = time.perf_counter()
+        """Read a prompt and return its sequence; ``handle`` is as for ``prefill.begin``."""
+        sequence = self.begin(
+            prompt_ids,
+            params,
+            method,
+            seed=seed,
+            choice=choice,
+            eos_token_ids=eos_token_ids,
+            handle=handle,
+        )
+        self.read(sequence, progress)
+        return sequence
+
+    def begin(
+        self,
+        prompt_ids: SequenceOf[int],
+        params: SamplingParams,
+        method: Method,
+        *,
+        seed: int = 0,
+        choice: int = 0,
+        eos_token_ids: frozenset[int] = frozenset(),
+        handle: int | None = None,
+    ) -> Sequence:
+        """A sequence whose prompt is still to be read, by ``read_chunk``."""
         acceptance = resolve_acceptance(method.acceptance, params)
-        handle = prefill.read(
+        handle = prefill.begin(
             self.runner,
             prompt_ids,
             self.statistics(method),
             handle=handle,
             capacity=prefill.capacity(self.runner, prompt_ids, params),
-            progress=progress,
         )
         sequence = Sequence(
             handle=handle,
@@ -236,8 +258,29 @@ class Engine:
         sequence.stats.runner = self.runner.name
         sequence.stats.method = method.name
         sequence.stats.prompt_tokens = len(prompt_ids)
-        sequence.stats.prefill_s = time.perf_counter() - started
+        sequence.stats.cached_tokens = self.runner.length(handle)
         return sequence
+
+    def read(self, sequence: Sequence, progress: Progress | None = None) -> None:
+        """Read the rest of a prompt; whatever is raised, its KV is freed."""
+        is_read = False
+        try:
+            while not is_read:
+                is_read = self.read_chunk(sequence)
+                if progress is not None:
+                    progress(self.runner.length(sequence.handle), sequence.num_prompt_tokens - 1)
+        except BaseException:
+            self.runner.close(sequence.handle)
+            raise
+
+    def read_chunk(self, sequence: Sequence) -> bool:
+        """Read on in a prompt by one chunk; whether it is ready for its first round."""
+        started = time.perf_counter()
+        prompt_ids = sequence.token_ids[: sequence.num_prompt_tokens - 1]
+        window = self.statistics(sequence.method).window
+        is_read = prefill.read_chunk(self.runner, sequence.handle, prompt_ids, window)
+        sequence.stats.prefill_s += time.perf_counter() - started
+        return is_read
 
     def forget(self, sequence: Sequence) -> None:
         """Free what drafters keep of a sequence. One that has finished is forgotten already."""

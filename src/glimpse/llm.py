@@ -210,6 +210,40 @@ class LLM:
         handle = self.prefixes.take(prompt_ids, statistics, [])
         return prefill.read(self.runner, prompt_ids, statistics, handle=handle, progress=progress)
 
+    def begin(
+        self,
+        prompt_ids: SequenceOf[int],
+        params: SamplingParams,
+        method: Method,
+        *,
+        seed: int,
+        choice: int = 0,
+        running: SequenceOf[Sequence] = (),
+    ) -> Sequence:
+        """A sequence for ``engine.read_chunk`` and ``engine.round``; end it with ``retire``.
+
+        It begins with the KV of what was read before: by texts that have ended, or are ``running``.
+        """
+        statistics = self.engine.statistics(method)
+        capacity = prefill.capacity(self.runner, prompt_ids, params)
+        return self.engine.begin(
+            prompt_ids,
+            params,
+            method,
+            seed=seed,
+            choice=choice,
+            eos_token_ids=self.defaults.eos_token_ids,
+            handle=self.prefixes.take(prompt_ids, statistics, running, capacity),
+        )
+
+    def retire(self, sequence: Sequence) -> None:
+        """End a sequence, finished or not, and hand its KV on for the prompts to come."""
+        if not sequence.is_finished:
+            finish(sequence, "abort")
+        self.engine.forget(sequence)
+        sequence.stats.repetition = repetition(sequence.output_ids)
+        self.prefixes.put(sequence.handle, sequence.token_ids)
+
     def _run(
         self,
         requests: deque[_Request],
@@ -223,13 +257,14 @@ class LLM:
             while requests or running:
                 while requests and len(running) < self.max_num_seqs:
                     request = requests.popleft()
-                    running[self._open(request, params, method, list(running), progress)] = request
+                    sequence = self._open(request, params, method, list(running), progress)
+                    running[sequence] = request
                 for outcome in self.engine.round(list(running)):
                     sequence = outcome.sequence
                     request = running[sequence]
                     if sequence.is_finished:
                         del running[sequence]
-                        self._retire(sequence)
+                        self.retire(sequence)
                     yield Event(
                         request.index,
                         request.choice,
@@ -240,13 +275,7 @@ class LLM:
                     )
         finally:
             for sequence in running:
-                finish(sequence, "abort")
-                self._retire(sequence)
-
-    def _retire(self, sequence: Sequence) -> None:
-        self.engine.forget(sequence)
-        sequence.stats.repetition = repetition(sequence.output_ids)
-        self.prefixes.put(sequence.handle, sequence.token_ids)
+                self.retire(sequence)
 
     def _open(
         self,
@@ -256,18 +285,16 @@ class LLM:
         running: list[Sequence],
         progress: Progress | None,
     ) -> Sequence:
-        statistics = self.engine.statistics(method)
-        capacity = prefill.capacity(self.runner, request.prompt_ids, params)
-        return self.engine.open(
+        sequence = self.begin(
             request.prompt_ids,
             params,
             method,
             seed=request.seed,
             choice=request.choice,
-            eos_token_ids=self.defaults.eos_token_ids,
-            handle=self.prefixes.take(request.prompt_ids, statistics, running, capacity),
-            progress=progress,
+            running=running,
         )
+        self.engine.read(sequence, progress)
+        return sequence
 
     def _requests(
         self, prompts: Prompt | SequenceOf[Prompt], params: SamplingParams
