@@ -214,6 +214,7 @@ class Engine:
         """Read a prompt and return its sequence; ``handle`` is as for ``prefill.read``."""
         started = time.perf_counter()
         acceptance = resolve_acceptance(method.acceptance, params)
+        num_cached = 0 if handle is None else self.runner.length(handle)
         handle = prefill.read(
             self.runner,
             prompt_ids,
@@ -236,6 +237,7 @@ class Engine:
         sequence.stats.runner = self.runner.name
         sequence.stats.method = method.name
         sequence.stats.prompt_tokens = len(prompt_ids)
+        sequence.stats.cached_tokens = num_cached
         sequence.stats.prefill_s = time.perf_counter() - started
         return sequence
 

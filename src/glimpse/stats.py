@@ -17,6 +17,8 @@ class Stats:
     runner: str = ""
     method: str = ""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, those whose KV was there already."""
     generated_tokens: int = 0
     ttft_s: float = 0.0
     """From the request to its first token, prefill included."""
@@ -38,8 +40,8 @@ class Stats:
     def __add__(self, other: Stats) -> Stats:
         """Pooled over texts: counts and seconds add up, repetition is weighted by tokens."""
         pooled = Stats(self.runner, self.method)
-        for name in ("prompt_tokens", "generated_tokens", "ttft_s", "prefill_s", "decode_s",
-                     "rounds", "drafted", "accepted", "draft_lengths"):  # fmt: skip
+        for name in ("prompt_tokens", "cached_tokens", "generated_tokens", "ttft_s", "prefill_s",
+                     "decode_s", "rounds", "drafted", "accepted", "draft_lengths"):  # fmt: skip
             setattr(pooled, name, getattr(self, name) + getattr(other, name))
         for part in self.seconds | other.seconds:
             pooled.seconds[part] = self.seconds.get(part, 0.0) + other.seconds.get(part, 0.0)
@@ -84,6 +86,7 @@ class Stats:
             "runner": self.runner,
             "method": self.method,
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "generated_tokens": self.generated_tokens,
             "ttft_s": self.ttft_s,
             "prefill_s": self.prefill_s,
