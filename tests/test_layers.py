@@ -19,7 +19,7 @@ LAYERS = (
     {"prefix"},
     {"engine"},
     {"llm"},
-    {"bench"},
+    {"bench", "serving"},
     {"cli"},
     {"__main__"},
 )
